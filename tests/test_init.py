@@ -130,7 +130,7 @@ def test_says_what_is_to_be_done_first(
 def test_keeps_a_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "mine.toml"
     out.write_text("mine")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         run(monkeypatch, write(tmp_path / "g.h5"), "-o", out)
     assert out.read_text() == "mine"
 
@@ -150,7 +150,7 @@ def test_jobs_are_written_for_this_environment(
         done.stderr
     )
     assert "hidden = 128" in (tmp_path / "jobs" / "configs" / "quickstart.toml").read_text()
-    with pytest.raises(InputError, match="jobs: is there already"):
+    with pytest.raises(InputError, match="jobs: exists already"):
         run(monkeypatch, "--jobs")
     monkeypatch.setattr(first_config.shutil, "copytree", full)
     shutil.rmtree("jobs")

@@ -318,6 +318,9 @@ def test_lists_of_ids(tmp_path: Path) -> None:
         np.save(tmp_path / "b.npy", values)
         with pytest.raises(InputError, match=r"b.npy: has shape .* and type"):
             read_ids(str(tmp_path / "b.npy"))
+    # Spreadsheets write a byte order mark.
+    (tmp_path / "c.txt").write_text("7\n3 # last\n", encoding="utf-8-sig")
+    assert read_ids(str(tmp_path / "c.txt")).tolist() == [7, 3]
     for text in ("1.5\n", "1 2\n", "a\n", ""):
         (tmp_path / "c.txt").write_text(text)
         with pytest.raises(InputError, match=r"^--nodes .*c.txt: .*; give"):

@@ -1,4 +1,4 @@
-"""Torch functions over distributed operators; torch starts at this layer."""
+"""Differentiable torch functions over distributed operators; layers below do not use torch."""
 
 from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.attention.additive import Heads, ScoresOf, attend, edge_draw

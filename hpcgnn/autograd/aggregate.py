@@ -1,4 +1,4 @@
-"""Aggregation of node rows as a torch function: the primal and its adjoint."""
+"""Aggregation of node rows as a differentiable torch function."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +23,9 @@ class _Aggregate(torch.autograd.Function):
 
 
 def applied(product: Callable[..., Any], x: Tensor, meanwhile: Meanwhile | None = None) -> Tensor:
-    """Return what a product makes of the rows `x`, in their memory and without history.
+    """Return `product` of the rows `x`, computed in their memory, without autograd history.
 
-    Collective where the product is.
+    Collective if the product is.
     """
     memory = memory_of(x)
     with memory.ordered():
@@ -34,11 +34,11 @@ def applied(product: Callable[..., Any], x: Tensor, meanwhile: Meanwhile | None 
 
 
 def aggregate(operator: AggregationOperator, x: Tensor) -> Tensor:
-    """Return ``A x``; its gradient is ``Aᵀ g``, so it is right on directed graphs too.
+    """Return ``A x``; its gradient is ``Aᵀ g``, which is also correct for directed graphs.
 
     Collective, and so is its backward pass: all ranks must differentiate the same expression. On a
-    GPU that sends messages from torch's thread, which MPI must have been started to allow. `x` is
-    (input rows, width) float32 or float64, where the matrix is; on a GPU neither it nor the result,
-    (result rows, width) of the same dtype, is copied.
+    GPU, the backward pass sends messages from torch's thread, which MPI must be initialised for.
+    `x` is (input rows, width) float32 or float64 in the memory of the matrix; the result is
+    (result rows, width) of the same dtype. On a GPU neither is copied.
     """
     return _Aggregate.apply(x, operator)  # type: ignore[no-untyped-call]

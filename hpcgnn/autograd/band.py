@@ -1,7 +1,7 @@
-"""Products with the dense blocks of a band by torch, so that they run on GPUs: primal and adjoint.
+"""Products with the dense blocks of a band, and their adjoint, in torch, so that they run on GPUs.
 
-``torch.bmm`` takes the place of the three batched products of `hpcgnn.banded.BandedOperator`. In
-bfloat16 the blocks, which are counts of edges, are exact; operands and results are rounded.
+``torch.bmm`` replaces the three batched products of `hpcgnn.banded.BandedOperator`. In bfloat16
+the blocks, which are counts of edges, are exact; operands and results are rounded.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from hpcgnn.banded import BandedOperator, Slice
 from hpcgnn.typing import FloatArray
 
 BAND_PRECISIONS = ("native", "tf32", "bfloat16")
-"""How blocks are multiplied: in the dtype of training, by tensor cores in tf32, or in bfloat16."""
+"""The precisions of products: the training dtype, tf32 on tensor cores, or bfloat16."""
 
 
 class TorchBand:
@@ -42,25 +42,25 @@ class TorchBand:
         return _Band.apply(x, self)  # type: ignore[no-untyped-call]
 
     def apply(self, x: Tensor) -> Tensor:
-        """Return the sums (n P, H) that edges of each type bring, see `BandedOperator.apply`."""
+        """Return the sums (n P, H) of messages by edge type, see `BandedOperator.apply`."""
         blocks = self._centre, self._upper, self._lower
         sums = self._multiply(x, blocks, self._num_pairs)
         with _tensor_cores(self._precision):
             for part, columns, rows in self._slices:
-                sources, into = x[part.nodes].to(rows.dtype), sums[part.pairs]
-                into += columns @ sources[: columns.shape[1]]
-                into[: len(rows)] += rows @ sources
+                sources, targets = x[part.nodes].to(rows.dtype), sums[part.pairs]
+                targets += columns @ sources[: columns.shape[1]]
+                targets[: len(rows)] += rows @ sources
         return sums
 
     def apply_transpose(self, gradient: Tensor) -> Tensor:
-        """Return (n, H): the adjoint of `apply` on `gradient` (n P, H)."""
-        turned = tuple(each.transpose(1, 2) for each in (self._centre, self._lower, self._upper))
-        sums = self._multiply(gradient, turned, self._num_nodes)
+        """Return the adjoint (n, H) of `apply` on `gradient` (n P, H)."""
+        bands = (self._centre, self._lower, self._upper)
+        sums = self._multiply(gradient, tuple(b.transpose(1, 2) for b in bands), self._num_nodes)
         with _tensor_cores(self._precision):
-            for each, columns, rows in self._slices:
-                targets, into = gradient[each.pairs].to(rows.dtype), sums[each.nodes]
-                into[: columns.shape[1]] += columns.t() @ targets
-                into += rows.t() @ targets[: len(rows)]
+            for part, columns, rows in self._slices:
+                targets, sources = gradient[part.pairs].to(rows.dtype), sums[part.nodes]
+                sources[: columns.shape[1]] += columns.t() @ targets
+                sources += rows.t() @ targets[: len(rows)]
         return sums
 
     def _multiply(self, rows: Tensor, blocks: tuple[Tensor, ...], num_results: int) -> Tensor:
@@ -95,7 +95,7 @@ def _put(array: FloatArray, device: torch.device, narrow: bool) -> Tensor:
 
 @contextlib.contextmanager
 def _tensor_cores(precision: str) -> Iterator[None]:
-    """Allow tf32 inside, where it is asked for; torch keeps this setting for the process."""
+    """Allow tf32 inside the block if `precision` is "tf32"; the setting is process-wide."""
     products = torch.backends.cuda.matmul
     before = products.allow_tf32
     products.allow_tf32 = before or precision == "tf32"

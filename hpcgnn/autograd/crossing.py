@@ -1,4 +1,4 @@
-"""Tensors of torch and arrays of CuPy that share memory and stream on a GPU."""
+"""Share memory and streams between torch tensors and CuPy arrays on a GPU."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ _DTYPES = {
 
 @contextlib.contextmanager
 def shared_stream() -> Iterator[None]:
-    """Let CuPy, and with it our kernels, run on torch's current stream.
+    """Run CuPy, and with it our kernels, on torch's current stream.
 
-    Work of both libraries is then ordered as it was issued, and nobody waits for anybody.
+    The work of both libraries then runs in the order of issue, without synchronisation.
     """
     cuda, address = load_cupy().cuda, _stream_address()
     if cuda.get_current_stream().ptr == address:
@@ -34,13 +34,13 @@ def shared_stream() -> Iterator[None]:
 
 
 def _stream_address() -> int:
-    """Return that of torch's current stream, without the object that torch makes of it."""
+    """Return the address of torch's current stream, without creating torch's stream object."""
     return int(torch._C._cuda_getCurrentRawStream(torch.cuda.current_device()))
 
 
 @dataclass(frozen=True)
 class _Stream:
-    """What tells CuPy of a stream; torch's own streams do so from version 2.9 on."""
+    """A stream in the protocol that CuPy reads; torch's own streams have it since version 2.9."""
 
     address: int
 
@@ -50,7 +50,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def own_stream(place: torch.device) -> Iterator[torch.cuda.Stream]:
-    """Let torch and CuPy work on a new stream of a GPU, in this thread, while the block runs."""
+    """Run torch and CuPy on a new stream of a GPU, in this thread, inside the block."""
     torch.cuda.set_device(place)
     stream = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream), shared_stream():
@@ -58,9 +58,9 @@ def own_stream(place: torch.device) -> Iterator[torch.cuda.Stream]:
 
 
 def as_device_array(tensor: torch.Tensor) -> DeviceArray:
-    """Return a CuPy array over the memory of a tensor, which it keeps; bfloat16 becomes uint16.
+    """Return a CuPy array over the memory of a tensor, kept alive by it; bfloat16 becomes uint16.
 
-    Without DLPack, whose exchange of streams takes several times as long as a launch.
+    It does not use DLPack, whose exchange of streams takes several times as long as a launch.
     """
     cupy, dtype = load_cupy(), _DTYPES[tensor.dtype]
     shape, strides, size = tuple(tensor.shape), None, tensor.nbytes

@@ -1,8 +1,8 @@
-"""Dropout whose mask belongs to the node, not to the rank.
+"""Dropout with masks that depend on the node, not on the rank.
 
 The mask of a value is a function of a key, the node's original id and the column. Results therefore
-do not depend on the number of ranks or on the partition, a resumed run needs no random state, and a
-rematerialised forward pass draws the same mask again.
+do not depend on the number of ranks or the partition, a resumed run needs no random state, and a
+recomputed forward pass draws the same mask again.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from hpcgnn.typing import GlobalIndices
 class DropoutKey:
     """Identifies one draw of masks: the seed of the run, the step and the place in the model.
 
-    `step` is a number that no other step of the seed has: the epoch, where an epoch is one step.
+    `step` is unique among the steps of a seed; it is the epoch if an epoch is one step.
     """
 
     seed: int
@@ -45,7 +45,7 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        # The mask is drawn again: cheaper than keeping it, and the operation is its own adjoint.
+        # Draw the mask again, which is cheaper than keeping it; the operation is self-adjoint.
         return _masked(gradients[0], *ctx.arguments), None, None, None
 
 
@@ -61,7 +61,7 @@ def _masked(x: Tensor, node_ids: GlobalIndices, word: int, p: float) -> Tensor:
 def dropout(x: Tensor, node_ids: GlobalIndices, key: DropoutKey | None, p: float) -> Tensor:
     """Zero each value of (rows, width) with probability `p` in [0, 1), scale the others by 1/(1-p).
 
-    The mask is drawn from `node_ids`, (rows,) int64 original ids; a CuPy array for rows on a GPU.
+    The mask is drawn from `node_ids`, (rows,) int64 original ids, a CuPy array for rows on a GPU.
     Without a key, as in evaluation, `x` is returned unchanged.
     """
     if key is None or p == 0.0:

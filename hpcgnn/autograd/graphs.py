@@ -1,8 +1,8 @@
-"""Sums, means, maxima and softmax sums over the nodes of graphs, whose nodes may lie on many ranks.
+"""Sums, means, maxima and softmax sums over the nodes of graphs, which may lie on many ranks.
 
-A rank reduces the nodes that it has of a graph to one row, a piece; the owner of the graph fetches
-the pieces of all ranks and reduces these. So a graph costs a row for each rank that has nodes of
-it, and results are those of one rank to rounding.
+A rank reduces its nodes of a graph to one row, a piece; the owner of the graph fetches the pieces
+of all ranks and reduces them. A graph thus costs one row per rank that has nodes of it, and results
+equal those of one rank up to rounding.
 
 Shape suffixes: N local nodes, P pieces of this rank, R pieces that it fetches, G graphs that it
 owns, H width.
@@ -28,24 +28,24 @@ from hpcgnn.typing import Array, GlobalIndices, Mask
 
 
 class GraphRows(ABC):
-    """Which rows of a rank are of which of G graphs; it has numbers of some or all graphs."""
+    """The assignment of a rank's rows to graphs; the rank holds values of G graphs, some or all."""
 
     @abstractmethod
     @collective
     def add(self, x: Tensor) -> Tensor:
-        """Return (G, H) sums over the nodes (N, H) of each graph, without history."""
+        """Return the sums (G, H) over the nodes (N, H) of each graph, without autograd history."""
 
     @abstractmethod
     @collective
     def down(self, values: Tensor) -> Tensor:
-        """Return (N, H) of values (G, H) those of each node's graph, without history."""
+        """Return, for each node, its graph's row (N, H) of values (G, H), without history."""
 
 
 @dataclass(frozen=True, eq=False)
 class CopiesOfGraph(GraphRows):
-    """Copies of a graph, one behind the other; all ranks have the numbers of all G copies.
+    """Copies of one graph, one after the other; all ranks hold the values of all G copies.
 
-    `num_nodes` counts this rank's nodes of a copy, `sums` adds up an array over the ranks.
+    `num_nodes` counts this rank's nodes of a copy, `sums` adds an array up over the ranks.
     """
 
     num_copies: int
@@ -66,7 +66,7 @@ class CopiesOfGraph(GraphRows):
 
 
 class GraphSums(CountedSums):
-    """Sums over the rows of several graphs, which graph norm takes one by one."""
+    """Sums over the rows of several graphs, which graph norm normalises separately."""
 
     def __init__(self, sums: RankSums, graphs: GraphRows) -> None:
         super().__init__(sums)
@@ -79,11 +79,11 @@ class GraphSums(CountedSums):
 
 @dataclass(frozen=True, eq=False)
 class GraphMembers(GraphRows):
-    """Which nodes are of which graph.
+    """The assignment of nodes to graphs, whose nodes may be on several ranks.
 
-    `pieces` (N,) int64 are the piece of each node, `graphs` (R,) int64 the graph of each fetched
-    piece, `ids` (G,) int64 the numbers of the graphs, rising, as dropout takes them. `request` is
-    of pieces; None where this rank has all nodes of its graphs, so that R is P.
+    `pieces` (N,) int64 is the piece of each node, `graphs` (R,) int64 the graph of each fetched
+    piece, `ids` (G,) int64 the ascending ids of the graphs, as used by dropout. `request` fetches
+    pieces; None if this rank has all nodes of its graphs, so that R is P.
     """
 
     pieces: Tensor
@@ -94,26 +94,26 @@ class GraphMembers(GraphRows):
     trace: TraceRecorder
 
     def of_nodes(self, chosen: Mask) -> "GraphMembers":
-        """Return the members among the nodes of a mask (N,); a graph without any has rows of 0."""
+        """Return the members among the nodes of a mask (N,); a graph without any gets zero rows."""
         rows = torch.from_numpy(np.flatnonzero(chosen)).to(self.pieces.device)
         return replace(self, pieces=self.pieces[rows])
 
     @collective
     def at_nodes(self, values: Array) -> Array:
-        """Return (N, ...) what the owner of each node's graph has for it, of values (G, ...)."""
+        """Return, for each node, its graph's value (N, ...) of the owners' values (G, ...)."""
         assert self.request is not None
-        # Each piece is asked for once.
+        # Each piece is fetched once, so that adding back is sending back.
         pieces = self.request.add_back(values[self.graphs.cpu().numpy()])
         return pieces[self.pieces.cpu().numpy()]
 
     @property
     def num_graphs(self) -> int:
-        """G."""
+        """The number G of graphs."""
         return len(self.ids)
 
     @collective
     def up(self, pieces: Tensor) -> Tensor:
-        """Return (R, H) of this rank's pieces (P, H), without history."""
+        """Return the fetched pieces (R, H) from the ranks' own pieces (P, H), without history."""
         if self.request is None:
             return pieces
         with torch.no_grad():
@@ -139,7 +139,7 @@ class GraphMembers(GraphRows):
 
     @collective
     def largest(self, x: Tensor) -> Tensor:
-        """Return (G, H) the largest of the nodes (N, H) of each graph, 0 without; no history."""
+        """Return the maxima (G, H) of the nodes (N, H) of each graph, 0 without; no history."""
         pieces = self.up(_largest(x, self.pieces, self.num_pieces))
         largest = _largest(pieces, self.graphs, self.num_graphs)
         return largest.masked_fill_(largest == -torch.inf, 0)
@@ -158,7 +158,7 @@ class _SumOfGraphs(torch.autograd.Function):
 
 @collective
 def sum_of_graphs(x: Tensor, members: GraphRows) -> Tensor:
-    """Return (G, H) sums over the nodes (N, H) of each graph; its backward pass is collective."""
+    """Return the sums (G, H) of the nodes (N, H) of each graph; its backward is collective."""
     return _SumOfGraphs.apply(x, members)  # type: ignore[no-untyped-call]
 
 
@@ -175,7 +175,7 @@ class _RowsAtNodes(torch.autograd.Function):
 
 @collective
 def rows_at_nodes(values: Tensor, members: GraphRows) -> Tensor:
-    """Return (N, H) the row of each node's graph, of values (G, H).
+    """Return, for each node, its graph's row (N, H) of values (G, H).
 
     Its backward pass is collective.
     """
@@ -184,39 +184,39 @@ def rows_at_nodes(values: Tensor, members: GraphRows) -> Tensor:
 
 @collective
 def mean_of_graphs(x: Tensor, members: GraphRows) -> Tensor:
-    """Return (G, H) means over the nodes (N, H) of each graph; its backward pass is collective."""
+    """Return the means (G, H) of the nodes (N, H) of each graph; its backward is collective."""
     sums = sum_of_graphs(torch.cat([x, x.new_ones(len(x), 1)], dim=1), members)
     return sums[:, :-1] / sums[:, -1:].clamp(min=1)
 
 
 @collective
 def max_of_graphs(x: Tensor, members: GraphMembers) -> Tensor:
-    """Return (G, H) maxima over the nodes (N, H) of each graph; its backward pass is collective.
+    """Return the maxima (G, H) of the nodes (N, H) of each graph; its backward is collective.
 
-    Nodes that share a maximum share its gradient equally, whatever ranks they are on.
+    Nodes that share a maximum share its gradient equally, on whatever ranks they are.
     """
     largest = members.largest(x)
     hit = (x == members.down(largest)).to(x.dtype)
     sums, counts = sum_of_graphs(torch.cat([x * hit, hit], dim=1), members).chunk(2, dim=1)
     mean = sums / counts.detach().clamp(min=1)
-    # A mean of equal numbers, without its rounding.
+    # The mean of equal numbers has the right gradient; correct the rounding of its value.
     return mean + (largest - mean).detach()
 
 
 @collective
 def softmax_of_graphs(x: Tensor, scores_N1: Tensor, members: GraphMembers) -> Tensor:
-    """Return (G, H) sums of nodes (N, H), weighted by the softmax of scores over each graph.
+    """Return the sums (G, H) of nodes (N, H), weighted by the softmax of scores over each graph.
 
     Its backward pass is collective.
     """
     shares = (scores_N1 - members.down(members.largest(scores_N1))).exp()
     sums = sum_of_graphs(torch.cat([x * shares, shares], dim=1), members)
-    # The largest weight of a graph is 1, so that this is for graphs without nodes.
+    # The largest weight of a graph is 1, so the clamp only affects graphs without nodes.
     return sums[:, :-1] / sums[:, -1:].clamp(min=1)
 
 
 @torch.no_grad()
 def _largest(x: Tensor, groups: Tensor, count: int) -> Tensor:
-    """Return (count, H) the largest of each group's rows, -inf for a group without any."""
+    """Return the maxima (count, H) of the rows of each group, -inf for an empty group."""
     largest = x.new_full((count, x.shape[1]), -torch.inf)
     return largest.scatter_reduce(0, groups[:, None].expand_as(x), x, "amax")

@@ -1,7 +1,7 @@
-"""Where tensors live, and the kernels that work there: of the host, or of a GPU.
+"""The memory that a tensor is in, of the host or a GPU, and the kernels that work there.
 
-A function of this package asks `memory_of` its operand and computes in that memory. Operators and
-node ids that meet a tensor lie in the memory of the tensor.
+Functions of this package call `memory_of` on their operand and compute in that memory. Operators
+and node ids must be in the same memory as the tensors that they are used with.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,23 @@ from hpcgnn.kernels.reuse import empty
 
 
 class TensorMemory(Protocol):
-    """What torch needs of a memory beside `hpcgnn.sparse.Memory`: tensors over its arrays."""
+    """Converts between torch tensors and the arrays of a memory, see `hpcgnn.sparse.Memory`."""
 
     @property
     def kernels(self) -> ModuleType:
-        """The kernels: modules with the same functions."""
+        """The module of kernels; all such modules have the same functions."""
 
     def array(self, tensor: Tensor) -> Any:
-        """Return an array over the bytes of a tensor, without its history."""
+        """Return an array over the bytes of a tensor, without its autograd history."""
 
     def tensor(self, array: Any) -> Tensor:
         """Return a tensor over the bytes of an array."""
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return an uninitialised tensor of the dtype and the place of another."""
+        """Return an uninitialised tensor with the dtype and device of another."""
 
     def ordered(self) -> AbstractContextManager[None]:
-        """Return the context in which kernels run in the order of torch's own work."""
+        """Return a context in which kernels run in the same order as torch's work."""
 
 
 @cache
@@ -46,14 +46,14 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[np.generic]:
 
 
 class HostTensors:
-    """NumPy's and torch's CPU tensors."""
+    """NumPy arrays and torch's CPU tensors."""
 
     kernels = kernels
 
     def array(self, tensor: Tensor) -> Any:
         """Return an array over the bytes of a tensor."""
         flat = tensor.detach() if tensor.requires_grad else tensor
-        # NumPy has no bfloat16: kernels take its bits.
+        # NumPy has no bfloat16: kernels take its bits as uint16.
         return (flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat).numpy()
 
     def tensor(self, array: Any) -> Tensor:
@@ -62,7 +62,7 @@ class HostTensors:
         return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return an uninitialised tensor; numpy asks for huge pages, which fill faster."""
+        """Return an uninitialised tensor; NumPy requests huge pages, which fill faster."""
         return self.tensor(empty(tuple(shape), _numpy_dtype(like.dtype)))
 
     def ordered(self) -> AbstractContextManager[None]:
@@ -71,7 +71,7 @@ class HostTensors:
 
 
 class DeviceTensors:
-    """CuPy's arrays and torch's CUDA tensors of one GPU."""
+    """CuPy arrays and torch's CUDA tensors of one GPU."""
 
     kernels = cuda
 
@@ -88,9 +88,9 @@ class DeviceTensors:
         return like.new_empty(tuple(shape))
 
     def ordered(self) -> AbstractContextManager[None]:
-        """Return the context that puts CuPy on torch's stream.
+        """Return the context that runs CuPy on torch's stream.
 
-        torch differentiates in a thread of its own: the stream is that of the thread that runs.
+        The stream is that of the calling thread, since torch differentiates in a thread of its own.
         """
         return shared_stream()
 
@@ -99,6 +99,6 @@ _MEMORIES: Mapping[str, TensorMemory] = {"cpu": HostTensors(), "cuda": DeviceTen
 
 
 def memory_of(tensor: Tensor) -> TensorMemory:
-    """Return the memory that a tensor lies in."""
-    # torch takes longer to make the name of a device than to tell that it is the host.
+    """Return the memory that a tensor is in."""
+    # `is_cpu` is faster than making the name of the device.
     return _MEMORIES["cpu" if tensor.is_cpu else tensor.device.type]

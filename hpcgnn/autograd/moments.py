@@ -1,4 +1,4 @@
-"""Mean and variance of the columns over the rows of all ranks, as a torch function."""
+"""Column means and variances over the rows of all ranks, as differentiable torch functions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class _Moments(torch.autograd.Function):
         mean = torch.from_numpy(first[:-1] / max(count, 1.0)).to(x.device)
         centre = mean.to(widened(x[:0]).dtype)
         second = arithmetic().sums_and_count((x - centre).square_(), sums)[:-1]
-        # The rows were centred on the rounded mean.
+        # Correct the variance: the rows were centred on the rounded mean.
         mean_square = torch.from_numpy(second / max(count, 1.0)).to(x.device)
         variance = mean_square - (mean - centre).square()
         ctx.sums, ctx.count = sums, max(float(count), 1.0)
@@ -39,9 +39,9 @@ class _Moments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         x, centre = ctx.saved_tensors
-        both = torch.stack(gradients[:2]).double().cpu()
-        arithmetic().complete(both.numpy(), ctx.sums)
-        for_mean, for_variance = (both / ctx.count).to(centre)
+        stacked = torch.stack(gradients[:2]).double().cpu()
+        arithmetic().complete(stacked.numpy(), ctx.sums)
+        for_mean, for_variance = (stacked / ctx.count).to(centre)
         result = torch.addcmul(for_mean, x - centre, for_variance, value=2)
         return result.to(x.dtype), None
 
@@ -69,18 +69,18 @@ class _Standardise(torch.autograd.Function):
 
 
 def standardise(x: Tensor, centre: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """Return ``(x - centre) factor + shift``, differentiable in all four; `x` alone waits for it.
+    """Return ``(x - centre) factor + shift``, differentiable in all four; it saves no rows but `x`.
 
-    `x` is (rows, width) float32 or float64, or bfloat16 beside float32 columns; the others
+    `x` is (rows, width) float32 or float64, or bfloat16 with the others in float32; the others are
     (width,).
     """
     return _Standardise.apply(x, centre, factor, shift)  # type: ignore[no-untyped-call]
 
 
 class CountedSums(ABC):
-    """Sums over rows of which `moments` count only some.
+    """Sums over ranks for which `moments` only counts some rows.
 
-    `sums` adds up an array over ranks.
+    `sums` adds an array up over the ranks.
     """
 
     def __init__(self, sums: RankSums) -> None:
@@ -93,14 +93,14 @@ class CountedSums(ABC):
 
     @abstractmethod
     def counted(self, x: Tensor) -> Tensor:
-        """Return the rows of `x` (rows, width) that are counted here; collective."""
+        """Return the rows of `x` (rows, width) that count; collective."""
 
 
 class DistinctSums(CountedSums):
-    """Sums over rows of which several, on any ranks, may be of one node: the first of them counts.
+    """Sums over rows in which a node may occur several times, on any ranks: only the first counts.
 
-    `sums` adds up an array over the ranks of `comm`. `nodes` has (rows,) int64 nodes for each
-    number of rows that this rank may be asked of.
+    `sums` adds an array up over the ranks of `comm`. `nodes` has the int64 nodes (rows,) of each
+    table of rows that this rank may sum over; the tables differ in their numbers of rows.
     """
 
     def __init__(self, sums: RankSums, comm: Communicator, nodes: Sequence[GlobalIndices]) -> None:
@@ -111,12 +111,12 @@ class DistinctSums(CountedSums):
     @collective
     def _counted(self) -> dict[int, Tensor]:
         counted = {}
-        for mine in self._nodes:
-            before = self._comm.allgather(mine)[: self._comm.rank]
-            first = np.zeros(len(mine), np.bool_)
-            first[np.unique(mine, return_index=True)[1]] = True
-            first &= ~np.isin(mine, np.concatenate([mine[:0], *before]))
-            counted[len(mine)] = torch.from_numpy(np.flatnonzero(first))
+        for own_nodes in self._nodes:
+            before = self._comm.allgather(own_nodes)[: self._comm.rank]
+            first = np.zeros(len(own_nodes), np.bool_)
+            first[np.unique(own_nodes, return_index=True)[1]] = True
+            first &= ~np.isin(own_nodes, np.concatenate([own_nodes[:0], *before]))
+            counted[len(own_nodes)] = torch.from_numpy(np.flatnonzero(first))
         return counted
 
     @collective
@@ -126,7 +126,7 @@ class DistinctSums(CountedSums):
 
 
 class ChosenSums(CountedSums):
-    """Sums of which `chosen` (rows,) bool are counted, of fewer rows all: these are of them."""
+    """Sums that count the rows `chosen` (rows,) bool; a shorter table holds chosen rows only."""
 
     def __init__(self, sums: RankSums, chosen: Mask) -> None:
         super().__init__(sums)
@@ -143,13 +143,13 @@ def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
 
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
-    Two passes, summed in float64: the mean over all ranks, then the squares of what differs from
-    it. The gradient is exact: ranks add up what their rows ask of the mean and of the variance,
+    It makes two passes, summed in float64: the mean over all ranks, then the squared differences
+    from it. The gradient is exact: with the gradients of mean and variance summed over the ranks,
     ``dx = (g_mean + 2 (x - mean) g_variance) / n``.
 
-    `x` is (rows, width) float32 or float64, or bfloat16; a rank may have no rows. Mean and variance
-    are (width,) of its dtype, float32 for bfloat16, equal on all ranks; the number is a float64
-    scalar.
+    `x` is (rows, width) float32, float64 or bfloat16; a rank may have no rows. Mean and variance
+    are (width,) of its dtype, float32 for bfloat16, and equal on all ranks; the number is a
+    float64 scalar.
     """
     if isinstance(sums, CountedSums):
         x = sums.counted(x)

@@ -1,4 +1,4 @@
-"""Results of layers that are computed again for the backward pass, or wait once."""
+"""Save less for the backward pass: recompute results, or save one tensor for two functions."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,31 +18,27 @@ _Kept: TypeAlias = Tensor | Callable[[], Tensor]
 _Pack: TypeAlias = Callable[[Tensor], _Kept]
 
 
-def _as_it_is(saved: Tensor) -> _Kept:
-    return saved
-
-
-_pack: ContextVar[_Pack] = ContextVar("pack", default=_as_it_is)
+_pack: ContextVar[_Pack] = ContextVar("pack", default=lambda saved: saved)
 
 
 @contextmanager
 def rematerialised(
     *means: tuple[Tensor, Callable[..., Tensor] | None, *tuple[Tensor, ...]],
 ) -> Iterator[None]:
-    """Keep, wherever the enclosed forward pass saves some tensors, only the means to make them.
+    """Save the means to recompute some tensors when the enclosed forward pass saves them.
 
-    Behind a tensor stands what returns the same values, cheaply, and the tensors that this is
-    called with, which wait for it; with None the tensor is saved itself. A block inside another one
-    leaves to it what it has no means for, those tensors included.
+    Each of `means` is a tensor, a function that cheaply returns the same values, and the arguments
+    of this function, which are saved for it. With None, the tensor itself is saved. Nested blocks
+    pass tensors that they have no means for, including such arguments, to the outer block.
     """
     outside = _pack.get()
-    # Tensors without rows are all at one place.
+    # Compare shapes too: empty tensors all have the same address.
     makers = {
-        _layout(x): (again, [outside(tensor.detach()) for tensor in of])
-        for x, again, *of in means
-        if again is not None
+        _layout(x): (make, [outside(tensor.detach()) for tensor in arguments])
+        for x, make, *arguments in means
+        if make is not None
     }
-    # The hook lives as long as the graph: it must not keep the tensors alive.
+    # The hook lives as long as the graph, and must not keep the tensors alive.
     del means
     if not makers or not torch.is_grad_enabled():
         yield
@@ -60,8 +56,8 @@ def rematerialised(
         _pack.reset(token)
 
 
-def _made(again: Callable[..., Tensor], of: list[_Kept]) -> Tensor:
-    return again(*map(_unpacked, of))
+def _made(make: Callable[..., Tensor], arguments: list[_Kept]) -> Tensor:
+    return make(*map(_unpacked, arguments))
 
 
 def _layout(x: Tensor) -> tuple[Any, ...]:
@@ -82,12 +78,12 @@ class _Relu(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        # One pass; a product with a mask would also turn infinite gradients into NaN.
+        # One pass, unlike a product with a mask, which would turn infinite gradients into NaN.
         return torch.ops.aten.threshold_backward(gradients[0], x, 0)
 
 
 def relu(x: Tensor) -> Tensor:
-    """Return the positive parts; `x` waits for the backward pass, and not the result."""
+    """Return the positive parts; `x`, not the result, is saved for the backward pass."""
     return _Relu.apply(x)  # type: ignore[no-untyped-call]
 
 
@@ -107,8 +103,8 @@ class _Rectified(torch.autograd.Function):
 
 
 def relu_(x: Tensor) -> Tensor:
-    """Return the positive parts in the memory of `x`, which nobody may have saved.
+    """Return the positive parts in the memory of `x`, which no other function may have saved.
 
-    The one array serves the backward pass of this function and that of the next.
+    The backward passes of this function and of the next one share the saved array.
     """
     return _Rectified.apply(x)  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
-"""Layers of which few inputs wait for the backward pass, where the others are computed again.
+"""Save only a few layer inputs for the backward pass, and recompute the others.
 
-Layers are cut into segments of S, S - 1, ..., 2 and 1 layers. The first input of a segment waits,
-and what its last layer saves beside inputs. The backward pass runs a segment again up to that
-layer, exchanges included, and differentiates its layers, the last one first. So at most S inputs
-are in memory at one time, of S (S + 1) / 2 layers: as many as binomial checkpoints allow
-("Algorithm 799: revolve", Griewank and Walther, 2000) where no layer runs more than twice.
+Layers are cut into segments of S, S - 1, ..., 2 and 1 layers. The input of each segment is saved,
+and so is what its last layer saves beside its inputs. The backward pass runs a segment again up to
+that layer, including exchanges, and differentiates its layers, the last one first. At most S inputs
+of S (S + 1) / 2 layers are in memory at a time. That is optimal for binomial checkpointing
+("Algorithm 799: revolve", Griewank and Walther, 2000) with no layer running more than twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +24,14 @@ _Gradients: TypeAlias = list[Tensor | None]
 
 
 class Step(NamedTuple):
-    """A layer that runs after others: `run` gives what the next one takes."""
+    """One layer of a sequence: `run` returns the inputs of the next one."""
 
     run: Callable[..., Sequence[Tensor]]
     layer: nn.Module
 
 
 def _segments(num_layers: int) -> list[range]:
-    """Return consecutive segments, the last of one layer, others of one more than their next."""
+    """Return consecutive segments; the last has one layer, each other one more than its next."""
     ends, length = [num_layers], 1
     while ends[0] > 0:
         ends.insert(0, max(0, ends[0] - length))
@@ -43,20 +43,20 @@ _UNREAD, _WRITTEN = "unread", "written"
 
 
 def is_unread(node: Any, output: int) -> bool:
-    """Return whether nobody but the running `node` of autograd reads the gradient of an output.
+    """Return whether only the running autograd `node` reads the gradient of an output.
 
-    Then it may write over it.
+    If so, it may overwrite it.
     """
     return output in node.metadata.get(_UNREAD, ())
 
 
 def note_unread(node: Any, gradient: Tensor) -> None:
-    """Tell that a gradient which the running `node` of autograd returns is held by nobody else."""
+    """Record that nobody else holds a gradient that the running autograd `node` returns."""
     node.metadata[_WRITTEN] = gradient.data_ptr()
 
 
 class _Starts(torch.autograd.Function):
-    """Tensors whose gradients go into a list; unlike leaves, nobody holds them."""
+    """Tensors whose gradients are appended to a list, and not held elsewhere as those of leaves."""
 
     @staticmethod
     def forward(
@@ -74,9 +74,9 @@ class _Starts(torch.autograd.Function):
 
 
 class _Ends(torch.autograd.Function):
-    """A zero whose backward pass hands gradients to some tensors.
+    """A zero whose backward pass passes given gradients to some tensors.
 
-    `torch.autograd.grad` of the tensors themselves would hold them and their gradients to its end.
+    `torch.autograd.grad` on the tensors themselves would hold them and their gradients to its end.
     """
 
     @staticmethod
@@ -100,7 +100,7 @@ class _Flow(NamedTuple):
 
 
 class _Graph:
-    """What a step saves. It does not hold its outputs, and its inputs only while `values` do."""
+    """The autograd graph of a step. It holds no outputs, and its inputs only in `values`."""
 
     def __init__(self, step: Step, values: Sequence[Tensor], needed: Sequence[bool]) -> None:
         self.values = list(values)
@@ -110,16 +110,16 @@ class _Graph:
         self._of_outputs: _Gradients = []
 
     def outputs(self) -> list[Tensor]:
-        """Run the step, and return what it gives."""
+        """Run the step, and return its outputs."""
         values, needed = self.values, self._needed
-        # Without their history, in which weights of the step may have a part.
-        wanted = [value.detach() for value, needs in zip(values, needed, strict=True) if needs]
+        # Detached, since weights of the step may be part of their history.
+        detached = [value.detach() for value, needs in zip(values, needed, strict=True) if needs]
         means = [(value, partial(values.__getitem__, n)) for n, value in enumerate(values)]
         with torch.enable_grad(), rematerialised(*means):
             del means
             starts = iter(
-                _Starts.apply(self._of_inputs, self._start, *wanted)  # type: ignore[no-untyped-call]
-                if wanted
+                _Starts.apply(self._of_inputs, self._start, *detached)  # type: ignore[no-untyped-call]
+                if detached
                 else ()
             )
             outputs = self._step.run(
@@ -134,7 +134,7 @@ class _Graph:
         return [tensor.detach() for tensor in outputs]
 
     def gradients(self, of_outputs: _Flow) -> tuple[_Flow, dict[Tensor, Tensor | None]]:
-        """Return those of the inputs and of the parameters; those of the outputs are forgotten."""
+        """Return the gradients of the inputs and parameters, and free those of the outputs."""
         for index in of_outputs.unread:
             node, output = self._nodes[index]
             if node is not None:
@@ -146,8 +146,8 @@ class _Graph:
         if self._end.requires_grad:
             leaves = [self._start, *parameters]
             _, *of_parameters = torch.autograd.grad(self._end, leaves, allow_unused=True)
-        wanted = iter(self._of_inputs)
-        gradients = [next(wanted, None) if needs else None for needs in self._needed]
+        of_inputs = iter(self._of_inputs)
+        gradients = [next(of_inputs, None) if needs else None for needs in self._needed]
         written = {node.metadata.get(_WRITTEN) for node, _ in self._nodes if node is not None}
         unread = [
             index
@@ -158,7 +158,7 @@ class _Graph:
 
 
 class _Waiting(NamedTuple):
-    """A segment; `values` are its inputs, those of the first one None: they are the caller's."""
+    """A segment before its backward pass; `values` are its inputs, None for the first segment."""
 
     steps: Sequence[Step]
     begun: Any
@@ -179,7 +179,7 @@ class _Steps(torch.autograd.Function):
         values: Sequence[Tensor] = tensors[:count]
         ctx.moment, ctx.parameters, ctx.count = moment, _parameters(steps), count
         ctx.set_materialize_grads(False)
-        # Inputs of a segment are freed when it has its gradients, unlike saved tensors.
+        # Only the caller's inputs are saved tensors: those of a segment are freed after its use.
         ctx.save_for_backward(*values)
         ctx.waiting, ctx.ended = [], False
         needed: Sequence[bool] = ctx.needs_input_grad[4 : 4 + count]
@@ -204,7 +204,7 @@ class _Steps(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         if ctx.ended:
-            raise RuntimeError("what steps saved is freed by their backward pass; run it once")
+            raise RuntimeError("the backward pass of steps frees what they saved; run it once")
         ctx.ended = True
         flow, totals = _Flow(list(gradients)), dict.fromkeys(ctx.parameters)
         del gradients
@@ -235,12 +235,12 @@ class _Steps(torch.autograd.Function):
 def run_steps(
     steps: Sequence[Step], inputs: Sequence[Tensor], moment: Moment, *, saves: bool = True
 ) -> tuple[Tensor, ...]:
-    """Return what steps give for tensors, one after the other; differentiable once.
+    """Run steps one after the other on tensors, and return the last outputs; differentiable once.
 
-    Most run again in the backward pass; where none `saves`, all do. Collective where they are, and
-    so is its backward pass. Gradients reach the inputs and the parameters of the layers, and have
-    the bits of a run that saves all: `moment`, of the ranks that it calls, begins again where it
-    was.
+    Most steps run again in the backward pass, and all do unless `saves`. Collective if the steps
+    are, as is its backward pass. Gradients reach the inputs and the parameters of the layers, and
+    are equal bit by bit to those of a run that saves everything: for a rerun, `moment`, that of the
+    ranks, is set back to where it was.
     """
     results: tuple[Tensor, ...] = _Steps.apply(  # type: ignore[no-untyped-call]
         steps, moment, saves, len(inputs), *inputs, *_parameters(steps)

@@ -1,8 +1,8 @@
-"""Features most of which are zero: rows that a first layer multiplies as they are stored.
+"""Sparse features, which the first layer multiplies in their stored form.
 
-To torch they are a tensor (N, F) that needs no gradient. Maps of rows multiply what is not zero,
-``X W`` forward and ``Xᵀ G`` for the gradient of W; no array of N F numbers exists. Aggregations
-would fill the rows: they come after the map, see `hpcgnn.nn.map_then_aggregate`.
+For torch they are a tensor (N, F) that needs no gradient. Linear maps only multiply the non-zeros,
+``X W`` forward and ``Xᵀ G`` for the gradient of W; there is no array of N F numbers. Aggregation
+would make the rows dense, so it follows the map, see `hpcgnn.nn.map_then_aggregate`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +23,10 @@ from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
 
 @dataclass(frozen=True, eq=False)
 class ColumnRuns:
-    """The values of sparse rows column after column, cut into runs of bounded length.
+    """The values of sparse rows sorted by column, cut into runs of bounded length.
 
-    Run r has the entries `indptr[r]` to `indptr[r + 1]` - 1 and is of the column `runs[r]`, int64;
-    an entry is in row `rows`, int32, and in one of the `columns`, int64.
+    Run r has the entries `indptr[r]` to `indptr[r + 1]` - 1, all in column `runs[r]`, int64; entry
+    e is in row `rows[e]`, int32, and column `columns[e]`, int64.
     """
 
     indptr: Offsets
@@ -37,11 +37,11 @@ class ColumnRuns:
 
     def largest(self, num_columns: int) -> Tensor:
         """Return the largest magnitude of each column, 0 without entries."""
-        none = self.values.new_zeros(num_columns)
-        return none.scatter_reduce(0, self.columns, self.values.abs(), "amax")
+        zeros = self.values.new_zeros(num_columns)
+        return zeros.scatter_reduce(0, self.columns, self.values.abs(), "amax")
 
     def product(self, factors: Tensor, dense: Tensor) -> Tensor:
-        """Return for each run the sum of its entries' `factors` times their rows of `dense`."""
+        """Return, for each run, the sum of its entries' `factors` times their rows of `dense`."""
         out = dense.new_empty(len(self.runs), dense.shape[1])
         matrix = kernels.SparseMatrix(self.indptr, self.rows, factors.numpy())
         kernels.spmm(matrix, dense.numpy(), out.numpy())
@@ -49,10 +49,10 @@ class ColumnRuns:
 
 
 class SparseFeatures(Tensor):
-    """Rows of features as a CSR matrix, of whose values torch sees the shape and the type.
+    """Rows of features as a CSR matrix; torch only sees their shape and dtype.
 
-    `matrix` has all its rows stored, in main memory, and values in float64 or float32. These are
-    numbers of bfloat16 where `dtype` is, and so is what they are multiplied with.
+    `matrix` is in main memory, with all its rows stored and values in float64 or float32. If
+    `dtype` is bfloat16, the values are rounded to it, and are multiplied with bfloat16 matrices.
     """
 
     matrix: LocalCSR
@@ -66,7 +66,7 @@ class SparseFeatures(Tensor):
 
     @classmethod
     def of(cls, matrix: LocalCSR, precision: str = "float32") -> "SparseFeatures":
-        """Return the rows of a matrix, whose values are rounded in the precision bfloat16."""
+        """Return the rows of a matrix; with precision bfloat16, their values are rounded."""
         assert matrix.values is not None
         if precision == "bfloat16":
             narrow = torch.from_numpy(matrix.values).bfloat16().float()
@@ -74,19 +74,19 @@ class SparseFeatures(Tensor):
         return cls(matrix, torch.from_numpy(matrix.values).dtype)
 
     def like(self, indptr: Offsets, indices: LocalIndices, values: FloatArray) -> "SparseFeatures":
-        """Return other rows of as many columns, of the same dtype."""
+        """Return other rows with the same number of columns and dtype."""
         shape = len(indptr) - 1, self.shape[1]
         return SparseFeatures(LocalCSR(indptr, indices, values, shape), self.dtype)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        """Return sizes alone."""
+        """Return a text with the sizes only."""
         return f"SparseFeatures({tuple(self.shape)}, {self.matrix.nnz} values, {self.dtype})"
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Do what `_OPERATIONS` has; what would write all zeros out is a fault of a model."""
+        """Run an operation of `_OPERATIONS`; raise `TypeError` for others, which need all zeros."""
         if func not in _OPERATIONS:
             raise TypeError(
                 f"{func} does not work with sparse features; set graph.sparse_features=never"
@@ -95,7 +95,7 @@ class SparseFeatures(Tensor):
 
     @property
     def nbytes(self) -> int:  # type: ignore[override]
-        """Bytes of the arrays of the matrix."""
+        """The size of the matrix' arrays in bytes."""
         stored = self.matrix
         assert stored.values is not None
         return stored.indptr.nbytes + stored.indices.nbytes + stored.values.nbytes
@@ -103,13 +103,13 @@ class SparseFeatures(Tensor):
     def write_product(self, matrix: Tensor, out: Tensor, *, accumulate: bool = False) -> Tensor:
         """Write or add ``X matrix`` (N, width) to `out`, and return it."""
         array = memory_of(out).array
-        # NumPy turns a few rows faster than torch.
+        # For a few rows, NumPy transposes faster than torch.
         rows = np.ascontiguousarray(array(matrix))
         self.matrix.matmul(rows, array(out), accumulate=accumulate, half=self._half)
         return out
 
     def contract(self, gradient: Tensor) -> Tensor:
-        """Return ``gradientᵀ X``, (width, F), in the dtype of weights."""
+        """Return ``gradientᵀ X`` (width, F) in the dtype of weights."""
         stored, rows = self.matrix, memory_of(gradient).array(gradient.contiguous())
         wide = np.float64 if rows.dtype == np.float64 else np.float32
         total = np.empty((self.shape[1], rows.shape[1]), wide)
@@ -118,7 +118,7 @@ class SparseFeatures(Tensor):
         return torch.from_numpy(np.ascontiguousarray(total.T))
 
     def by_column(self, length: int) -> ColumnRuns:
-        """Return the values by column, in runs of at most so many."""
+        """Return the values by column, in runs of at most `length`."""
         stored = self.matrix
         starts, rows, flipped, _ = kernels.transpose_csr(
             stored.indptr, stored.indices, stored.values, self.shape[1]
@@ -133,7 +133,7 @@ class SparseFeatures(Tensor):
         return ColumnRuns(indptr, rows, values, columns, torch.from_numpy(runs))
 
     def dropped(self, node_ids: GlobalIndices, word: int, p: float) -> "SparseFeatures":
-        """Return the rows after dropout: of the values, as it would be of all of the row."""
+        """Return the rows after dropout; values are dropped as in the dense row."""
         values = drop_values(self.matrix, node_ids, word, p)
         return SparseFeatures(self.matrix.with_values(values), self.dtype)
 
@@ -147,16 +147,16 @@ class SparseFeatures(Tensor):
         return self.like(indptr, matrix.indices[entries], matrix.values[entries])
 
     def written_out(self) -> Tensor:
-        """Return the rows (N, F) with their zeros."""
+        """Return the rows as a dense tensor (N, F)."""
         return self.add_to(torch.zeros(self.shape, dtype=self.dtype))
 
     def beside(self, columns: Tensor) -> "SparseFeatures":
-        """Return the rows with columns (N, k) of the same dtype behind their own."""
+        """Return the rows with columns (N, k) of the same dtype appended."""
         wide = columns.float() if columns.dtype == torch.bfloat16 else columns
         return SparseFeatures(self.matrix.beside(wide.numpy()), self.dtype)
 
     def add_to(self, dense: Tensor) -> Tensor:
-        """Return the sum with a tensor (N, F)."""
+        """Return the sum of these rows and a tensor (N, F)."""
         out = dense.clone()
         entries = self.matrix.entry_rows().astype(np.int64), self.matrix.indices.astype(np.int64)
         values = torch.from_numpy(self.matrix.values).to(out.dtype)
@@ -191,7 +191,7 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> SparseFeatures:
         return tables[0].like(indptr, indices, np.concatenate([part.values for part in stored]))
     behind = dim == 1 and not any(isinstance(part, SparseFeatures) for part in columns)
     if not (behind and isinstance(rows, SparseFeatures)):
-        raise TypeError(f"{_aten.cat.default} does not work with sparse features behind others")
+        raise TypeError(f"{_aten.cat.default} does not work with sparse features after others")
     return rows.beside(torch.cat(columns, dim=1))
 
 
@@ -216,9 +216,9 @@ _OPERATIONS: Mapping[Any, Callable[..., Any]] = {
 
 
 def drop_values(matrix: LocalCSR, node_ids: GlobalIndices, word: int, p: float) -> FloatArray:
-    """Return the values after `hpcgnn.kernels.dropout_rows` of the rows written out."""
+    """Return the values as `hpcgnn.kernels.dropout_rows` would leave them in dense rows."""
     assert matrix.values is not None
-    # Streams of rows, and 32 bits of them a column: what the kernel draws.
+    # Draw as the kernel does: a stream for each row, and 32 bits of it for each column.
     key = split_mix(np.array([word], np.uint64))
     streams = key + node_ids.astype(np.uint64) * np.uint64(GOLDEN)
     streams = _mixed(_mixed(streams))
@@ -234,5 +234,5 @@ def drop_values(matrix: LocalCSR, node_ids: GlobalIndices, word: int, p: float) 
 
 
 def _mixed(words: Words) -> Words:
-    """Return what SplitMix64 makes of its states."""
+    """Return the outputs of SplitMix64 for some states."""
     return split_mix(words - np.uint64(GOLDEN))

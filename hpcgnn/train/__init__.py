@@ -1,1 +1,1 @@
-"""Training: configuration, task, loop, checkpoints; ``python -m hpcgnn.train``."""
+"""Training and prediction: tasks, the loop, run directories; ``python -m hpcgnn.train``."""

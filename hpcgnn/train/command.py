@@ -1,4 +1,4 @@
-"""The training command, on every rank."""
+"""The command ``train``, which runs on every rank."""
 
 import argparse
 from pathlib import Path
@@ -29,13 +29,13 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
         return 0
     with stop_on_signals() as stop:
         with agree(comm):
-            config = config_of(arguments.words, _drawn(arguments))
+            config = config_of(arguments.words, _sampled_words(arguments))
             if config.run.dir == "none":
                 raise InputError(
-                    "run.dir = 'none': a run has a directory; name one (./none if it is called so),"
-                    " and write less with run.save_predictions=false or run.checkpoint_share=0"
+                    "run.dir = 'none': a run needs a directory; name one (./none for that name) "
+                    "and write less with run.save_predictions=false or run.checkpoint_share=0"
                 )
-            # The others may wait for this rank at the end of the block already.
+            # Set it here: other ranks may already wait for this one at the end of the block.
             watchdog.set_limit(config.run.stall_s)
             require_device(config)
         summary, status = run_training(comm, config, stop)
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _keys_about(word: str) -> dict[str, list[tuple[str, str, str]]]:
-    """Return the keys that a word means, or that are about it: common ones, then by section."""
+    """Return the keys that match a word or mention it: common ones first, then by section."""
     meant = meant_by(word, all_keys()) if word else []
     sections: dict[str, list[tuple[str, str, str]]] = {"the keys that matter most": []}
     for row in describe_keys():
@@ -57,13 +57,13 @@ def _keys_about(word: str) -> dict[str, list[tuple[str, str, str]]]:
             sections.setdefault(next(iter(sections)) if row[0] in COMMON else key, []).append(row)
     sections = {title: rows for title, rows in sections.items() if rows}
     if not sections:
-        raise InputError(f"--keys {word}: no key is about it; --keys alone lists all")
+        raise InputError(f"--keys {word}: no key matches; --keys alone lists all")
     return sections
 
 
-def _drawn(arguments: argparse.Namespace) -> list[str]:
+def _sampled_words(arguments: argparse.Namespace) -> list[str]:
     if arguments.seed is not None:
         return sample_overrides(arguments.seed, large_batch=arguments.large_batch)
     if arguments.large_batch:
-        raise InputError("--large-batch says what --sample-config SEED draws from: give both")
+        raise InputError("--large-batch only applies to --sample-config SEED: give both")
     return []

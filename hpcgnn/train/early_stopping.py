@@ -1,4 +1,4 @@
-"""Early stopping: the weights of the best evaluation are kept, and patience counts those since."""
+"""Early stopping: keep the weights of the best evaluation, and count evaluations since."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from hpcgnn.train.evaluation import Evaluation
 
 
 class EarlyStopping:
-    """What a seed keeps of its evaluations.
+    """The model that a seed keeps, and its patience.
 
-    `kept` has ``epoch``, ``value``, ``metrics`` and ``constant`` of the evaluation that is kept, as
-    checkpoints hold them; the epoch is None before the first. `weights` are of the model then, by
-    name; `without_gain` counts evaluations since the best one.
+    `kept` has ``epoch``, ``value``, ``metrics`` and ``constant`` of the kept evaluation, as
+    checkpoints hold them; the epoch is None before the first. `weights` are those of the kept
+    model, by name; `without_gain` counts evaluations since the best one.
     """
 
     def __init__(self, config: TrainConfig, model: nn.Module) -> None:
@@ -24,13 +24,13 @@ class EarlyStopping:
 
     @property
     def ran_out(self) -> bool:
-        """Whether patience ran out; without any it never does."""
+        """Whether patience ran out; a patience of 0 never does."""
         return 0 < self._patience <= self.without_gain
 
     def add(self, evaluation: Evaluation, epoch: int, model: nn.Module) -> None:
-        """Keep the model after an epoch where it is the best so far, or the last one is wanted."""
+        """Keep the model of an epoch if it is the best so far, or if the last one is selected."""
         value, best = evaluation.rank_value(self._select, self._metric), self.kept["value"]
-        # Without validation nodes there is nothing to choose by: the last model is kept.
+        # Without a validation value, keep the last model.
         keeps_last = self._select == "last" or value is None
         better = value is not None and (best is None or value > best)
         self.without_gain = 0 if better else self.without_gain + 1
@@ -44,13 +44,13 @@ class EarlyStopping:
 def patience_fault(
     config: TrainConfig, num_valid: int, lacks: str, remedy: str
 ) -> InputError | None:
-    """Return the fault of a run that is patient without anything to choose its model by."""
+    """Return the fault of a run with patience but without validation data, None if it is fine."""
     if num_valid > 0 or config.patience == 0:
         return None
-    wanted = f"train.patience = {config.patience}"
-    return InputError(f"{wanted}, but {lacks}; set train.patience=0 or {remedy}")
+    setting = f"train.patience = {config.patience}"
+    return InputError(f"{setting}, but {lacks}; set train.patience=0 or {remedy}")
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return what a model has learned, by name, in memory of its own."""
+    """Return copies of a model's parameters and buffers, by name."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}

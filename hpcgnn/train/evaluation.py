@@ -1,4 +1,4 @@
-"""How good a model is, from sums over all ranks: the number of ranks does not matter."""
+"""Metrics of models, from sums over all ranks, independent of the number of ranks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ SPLITS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 class Evaluation:
     """Metrics of one model on all splits.
 
-    `values` are by ``PREFIX_METRIC``, with prefixes train, valid, test and metrics those of
+    `values` are keyed by ``PREFIX_METRIC``, with prefixes train, valid and test, and the metrics of
     `evaluate_single_label`, `evaluate_multi_label` or `target_metrics`; a split without nodes is
-    absent. Models are chosen by `metric`: accuracy, micro_f1 or r2. `constant` is the one
-    prediction that all tested nodes or graphs get, though they differ; empty where they are not, or
-    where that is not looked for. Where several tasks are learned at once, METRIC begins with TASK_.
+    absent. Models are chosen by `metric`: accuracy, micro_f1 or r2. `constant` describes the single
+    prediction that all test nodes or graphs get although their labels differ; empty if they do not,
+    or if that is not checked. With several tasks, METRIC begins with TASK_.
     """
 
     values: dict[str, float]
@@ -36,7 +36,7 @@ class Evaluation:
     constant: str = ""
 
     def rank_value(self, select: str, metric: str = "") -> float | None:
-        """Return what ranks models on the validation nodes, larger is better; None without any.
+        """Return the value that ranks models, larger is better; None without validation nodes.
 
         See ``train.select`` and ``train.metric``.
         """
@@ -45,7 +45,7 @@ class Evaluation:
         return -value if value is not None and is_error(name) else value
 
     def lacks(self, metric: str) -> InputError | None:
-        """Return the fault of a run whose models are to be chosen by a metric that is not here."""
+        """Return the fault of choosing models by a metric that is not in `values`, else None."""
         names = [key.removeprefix("valid_") for key in self.values if key.startswith("valid_")]
         if not metric or not names or metric in names:
             return None
@@ -53,7 +53,7 @@ class Evaluation:
 
 
 def means_by_split(splits: Iterable[str], sums: Array) -> dict[str, float]:
-    """Return loss and accuracy of splits that are not empty, from (splits, 3) counts and sums."""
+    """Return loss and accuracy of non-empty splits, from (splits, 3) counts and sums."""
     values = {}
     for prefix, (count, loss_sum, correct_sum) in zip(splits, sums, strict=True):
         if count:
@@ -71,17 +71,17 @@ def target_metrics(
     names: tuple[str, ...],
     scales: tuple[float, ...],
 ) -> dict[str, dict[str, float]]:
-    """Return loss, RMSE, MAE and R² by set of the split; a set without known values is absent.
+    """Return loss, RMSE, MAE and R² by split; a split without known values is absent.
 
-    RMSE and MAE are in the units of the targets. Of several targets each has its own, ``rmse_NAME``
-    and so on, and the means of these over the targets stand under the plain names.
+    RMSE and MAE are in the units of the targets. With several targets, each also has its own
+    values, ``rmse_NAME`` and so on, and the plain names are means over the targets.
 
-    `predicted_NT` and `targets_NT` are of the local nodes, scaled, NaN where a target is missing;
-    `split_N` (N,) uint8. `scales` are what one unit of the scaled numbers of each of the `names`
-    is.
+    `predicted_NT` and `targets_NT` are scaled values of the local nodes, NaN where a target is
+    missing; `split_N` is uint8. `scales` converts one scaled unit of each of the `names` to the
+    target's unit.
     """
     parts = (Split.TRAIN, Split.VALID, Split.TEST)
-    # Known values, their sum and their squares; squared and absolute errors.
+    # Columns: known values, their sum and their squares; squared and absolute errors.
     by_split: dict[str, dict[str, float]] = {}
     truth_NT, errors_NT = targets_NT.double(), (predicted_NT - targets_NT).double()
     for part in parts:
@@ -101,10 +101,10 @@ def target_metrics(
 def constant_targets(
     grid: ProcessGrid, predicted_NT: Tensor, targets_NT: Tensor, split_N: Tensor, facts: GraphFacts
 ) -> list[tuple[str, int, float]]:
-    """Return the targets of which all test nodes are given one number, though theirs differ.
+    """Return the targets that are predicted as one constant for all test nodes, unlike the truth.
 
-    Of each its name, the number of nodes that are tested, and what they are given in the target's
-    units; arguments as of `target_metrics`.
+    Each has its name, the number of test nodes, and the constant in the target's units; for the
+    arguments, see `target_metrics`.
     """
     inside = split_N == int(Split.TEST)
     truth, predicted = targets_NT[inside].double(), predicted_NT[inside].double()
@@ -116,12 +116,12 @@ def constant_targets(
     size = np.maximum(count, 1)
     mean, spread = total / size, squares / size - (total / size) ** 2
     true_spread = true_squares / size - (true_total / size) ** 2
-    # Scaled numbers: their deviation is about 1, and rounding of float32 is far below 1e-5.
-    alike = (count > 1) & (spread <= 1e-10 * (1 + mean**2)) & (true_spread > 1e-8)
+    # Scaled numbers have a deviation of about 1; float32 rounding is far below 1e-5.
+    is_constant = (count > 1) & (spread <= 1e-10 * (1 + mean**2)) & (true_spread > 1e-8)
     numbers = mean * np.array(facts.target_scales) + np.array(facts.target_means)
     return [
         (facts.targets[index], int(count[index]), float(numbers[index]))
-        for index in np.flatnonzero(alike).tolist()
+        for index in np.flatnonzero(is_constant).tolist()
     ]
 
 
@@ -131,7 +131,7 @@ def _by_target(sums: FloatArray, names: tuple[str, ...], scales: FloatArray) -> 
     count, total, squares, squared, absolute = sums[:, tested]
     scales = scales[tested]
     spread = squares - total**2 / count
-    # Of values that are all equal nothing is explained, but by hitting them.
+    # A constant target has an R² of 1 if predicted exactly.
     explained = 1 - squared / np.where(spread > 0, spread, np.where(squared > 0, squared, 1))
     metrics = {
         "rmse": scales * np.sqrt(squared / count),

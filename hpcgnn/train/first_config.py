@@ -24,13 +24,13 @@ _CHECKOUT_VENV = "$HPCGNN_ROOT/.venv"
 
 _MANY_RELATIONS = 8
 _OF_EDGES = {"model.name": "meshgraphnet", "exchange.method": "aware"}
-"""What stores are trained with whose fields are of edges alone."""
-_LOOKED_AT = 4096
+"""Settings for stores that have fields on edges only."""
+_NUM_INSPECTED = 4096
 _WIDTH = 100
 
 
 def main(options: argparse.Namespace) -> None:
-    """Write the configuration, or the jobs."""
+    """Write the configuration, or the folder of job scripts."""
     if options.jobs:
         write_jobs()
         return
@@ -41,11 +41,11 @@ def main(options: argparse.Namespace) -> None:
     chosen["run.dir"] = str(options.run_dir or Path("runs") / name)
     text = configuration(chosen, everything=options.all)
     try:
-        # Never over a file that somebody has edited.
+        # Mode "x" never overwrites a file that somebody has edited.
         with output.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise InputError(f"{output}: is there already; name another file with -o") from None
+        raise InputError(f"{output}: exists already; name another file with -o") from None
     except OSError as error:
         raise InputError(f"{output}: cannot be written ({error.strerror})") from error
     load_config(output)
@@ -55,9 +55,9 @@ def main(options: argparse.Namespace) -> None:
 
 
 def write_jobs() -> None:
-    """Write the folder jobs, for the environment that this command runs in."""
+    """Write the folder ``jobs`` for the Python environment of this command."""
     if _JOBS.exists():
-        raise InputError(f"{_JOBS}: is there already; call this in another folder")
+        raise InputError(f"{_JOBS}: exists already; call this in another folder")
     try:
         shutil.copytree(
             Path(__file__).parents[1] / "jobs", _JOBS, ignore=shutil.ignore_patterns("site.env")
@@ -67,7 +67,7 @@ def write_jobs() -> None:
         script.write_text(text.replace(_CHECKOUT_VENV, sys.prefix), encoding="utf-8")
     except OSError as error:
         shutil.rmtree(_JOBS, ignore_errors=True)
-        # Of a folder, what happened to each file.
+        # `copytree` raises a list with the error of each file.
         reason = error.strerror or error.args[0][0][2]
         raise InputError(f"{_JOBS}: cannot be written ({reason})") from error
     report(f"wrote {_JOBS}")
@@ -75,9 +75,9 @@ def write_jobs() -> None:
 
 
 def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
-    """Return the keys that a store asks for, what is to be done before it trains, and its ranks.
+    """Return the keys to set for a store, the steps to take before training, and the ranks to use.
 
-    Each has a part at least, and a core of this host.
+    Each rank has at least one part of the store and one core of this host.
     """
     cores = len(os.sched_getaffinity(0))
     if is_instance_store(path):
@@ -106,7 +106,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
                 chosen["fields.targets"] = list(store.fields)
             else:
                 chosen |= {"fields.edge_targets": [*store.edge_fields], **_OF_EDGES}
-                # Reverses that training adds have no fields.
+                # Reverse edges that training adds would have no fields.
                 chosen.pop("graph.undirected", None)
         elif not store.has_labels and not store.has_graphs:
             chosen["train.task"] = "edges" if store.edge_labels else "links"
@@ -125,31 +125,31 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
 
 
 def _has_far_columns(store: GraphStore) -> bool:
-    nodes = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT))
+    nodes = store.read_nodes(0, min(store.num_nodes, _NUM_INSPECTED))
     tables = [nodes.features, *nodes.type_features]
     return any(len(far_columns(table)) > 0 for table in tables if table is not None)
 
 
 def _has_far_edges(store: GraphStore) -> bool:
-    few = min(store.num_nodes, _LOOKED_AT)
-    tables = [store.read_edge_data(0, few, name).features for name in store.relations]
-    return any(len(far_columns(each)) > 0 for each in tables if each is not None)
+    num_nodes = min(store.num_nodes, _NUM_INSPECTED)
+    tables = [store.read_edge_data(0, num_nodes, name).features for name in store.relations]
+    return any(len(far_columns(table)) > 0 for table in tables if table is not None)
 
 
 def _labels_nodes(store: GraphStore) -> bool:
-    """Tell whether nodes of one graph have unlike labels."""
-    nodes = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT))
+    """Return whether nodes of the same graph have different labels."""
+    nodes = store.read_nodes(0, min(store.num_nodes, _NUM_INSPECTED))
     if nodes.graph is None or nodes.labels is None:
         return False
-    _, first, places = np.unique(nodes.graph, return_index=True, return_inverse=True)
-    return not np.array_equal(nodes.labels, nodes.labels[first][places])
+    _, first, inverse = np.unique(nodes.graph, return_index=True, return_inverse=True)
+    return not np.array_equal(nodes.labels, nodes.labels[first][inverse])
 
 
 def configuration(chosen: dict[str, Any], *, everything: bool) -> str:
-    """Return TOML: the chosen keys, and others as comments; `everything`: not the common alone."""
+    """Return TOML with the chosen keys, and the common keys, or `everything`, as comments."""
     lines = [
         "# Keys without # are set for this store, the others show their defaults. The command line",
-        "# (section.key=value) counts more than this file. hpcgnn train --keys lists all keys.",
+        "# (section.key=value) overrides this file. hpcgnn train --keys lists all keys.",
     ]
     section = ""
     for key, default, meaning in describe_keys():

@@ -1,4 +1,4 @@
-"""Weights on many ranks: their gradients are summed and clipped, and their values compared."""
+"""Sum and clip the gradients of all ranks, and check that their weights are equal."""
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +18,9 @@ from hpcgnn.storage.checksums import array_crc
 def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None:
     """Replace every gradient by its sum over block rows and groups, in one message.
 
-    Replicas of a block row hold equal gradients and are not added; on GPUs, which sum in any order,
-    they take the first one's. A parameter without a gradient (none of its rows is here) contributes
-    zero. Gradients that are whole already stay.
+    Replicas of a block row hold equal gradients and are not added; on GPUs, whose sums vary with
+    their order, all replicas take those of the first. A parameter without a gradient on this rank
+    contributes zero. In exact arithmetic, gradients are summed already and stay as they are.
     """
     chosen = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in chosen:
@@ -43,7 +43,7 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
 
 
 def weights_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
-    """Return whether no weight is infinite or no number."""
+    """Return whether no weight is infinite or NaN."""
     # One pass, which keeps what is no number, and no copy.
     ends = [torch.aminmax(weight.detach()) for weight in parameters if weight.numel()]
     extremes = [end for pair in ends for end in pair]
@@ -51,7 +51,7 @@ def weights_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
 
 
 def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int:
-    """Return the bytes that this rank hands to `sum_gradients`; none where it is alone."""
+    """Return the bytes that `sum_gradients` sends from this rank; 0 for a single learner."""
     if grid.num_blocks * grid.groups == 1 or arithmetic().sums_are_whole:
         return 0
     return sum(
@@ -66,10 +66,10 @@ def clip_gradients(
     own: Sequence[nn.Parameter],
     max_norm: float,
 ) -> None:
-    """Scale gradients so that their common norm is at most `max_norm`; 0 leaves them.
+    """Scale gradients so that their joint norm is at most `max_norm`; 0 leaves them unchanged.
 
-    The gradients of `shared` parameters are summed, equal on all ranks; `own` ones have rows of
-    this rank's nodes, and where there are any the function is collective.
+    The gradients of `shared` parameters are summed and equal on all ranks; `own` parameters have
+    rows of this rank's nodes, and the call is collective if there are any.
     """
     if max_norm == 0:
         return
@@ -92,9 +92,9 @@ def _norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
 
 @collective
 def check_equal_weights(comm: Communicator, tensors: Mapping[str, Tensor], when: str) -> None:
-    """Compare a checksum of `tensors`, by name, over the ranks; `when` is for the message.
+    """Compare a checksum of `tensors`, by name, over the ranks; `when` appears in the message.
 
-    Raises `MachineError` naming the ranks that hold something else than most.
+    Raises `MachineError` naming the ranks that differ from the majority.
     """
     crc = 0
     for _, value in sorted(tensors.items()):

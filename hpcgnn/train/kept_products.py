@@ -1,10 +1,10 @@
-"""Products of features that no epoch changes, computed before training and kept.
+"""Products of the first layer with the features, computed once and kept.
 
-``A X`` of the first layer is the same in every epoch, as long as nothing is drawn for X: then its
-exchange and its product are paid once. It costs the memory of the product, once for the rows that
-training reads and once for all rows, which evaluation reads; where both are the same rows, once.
-Products with more rows than X, as of many relations, are not kept, and by themselves
-none that save little.
+``A X`` of the first layer is the same in every epoch unless X is random, as with input dropout:
+then its exchange and product are computed once. It takes the memory of the product, once for the
+rows that training reads and once for all rows, which evaluation reads; only once if these are the
+same. Products with more rows than X, as with many relations, are never kept; others are kept if
+that saves enough, or if the configuration asks for it.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ from hpcgnn.typing import Array
 
 
 class KeptProducts:
-    """Which products a run keeps, and those that it has."""
+    """Decides which products a run keeps, and holds them."""
 
     def __init__(self, config: Config, shape: ModelShape) -> None:
         model, train = find_model(config.model.name), config.train
         self._depth = model.num_aggregations(shape)
         self._steps = model.num_feature_products(shape)
-        # The rows of input layers change with their weights.
+        # With typed features, input layers come first, and their outputs change with their weights.
         possible = config.keeps_products and self._steps > 0 and not shape.type_features
         evaluations = num_evaluations(train)
         self._trains = possible and shape.input_dropout == train.label_augmentation == 0
@@ -40,7 +40,7 @@ class KeptProducts:
 
     @property
     def num_bytes(self) -> int:
-        """Of the products of this rank."""
+        """The size in bytes of the kept products of this rank."""
         return sum(kept.product.nbytes for kept in self._known.values())
 
     @collective
@@ -55,7 +55,7 @@ class KeptProducts:
 
     def _with_products(self, view: GraphView, features: NodeFeatures) -> GraphView:
         if isinstance(features, SparseFeatures):
-            # Their map comes first.
+            # Sparse features are multiplied by weights before they are aggregated.
             return view
         assert isinstance(features, Tensor)
         memory = memory_of(features)
@@ -68,29 +68,29 @@ class KeptProducts:
         with memory.ordered():
             x = memory.array(features.contiguous())
             rows = dict.fromkeys(layers[0].operators, x)
-            for place in range(self._steps):
-                step = layers[place]
+            for number in range(self._steps):
+                step = layers[number]
                 kept = {
-                    kind: self._product(place, operator, rows[kind])
+                    kind: self._product(number, operator, rows[kind])
                     for kind, operator in step.operators.items()
                 }
-                layers[place] = replace(step, operators=kept)
-                # Who aggregates again aggregates what came of the same matrix.
+                layers[number] = replace(step, operators=kept)
+                # A second aggregation reads the product of the same matrix.
                 rows = {kind: operator.product for kind, operator in kept.items()}
         return replace(view, active=tuple(layers))
 
-    def _product(self, place: int, operator: AggregationOperator, rows: Array) -> KeptProduct:
-        """Return the product; the same where training and evaluation read the same rows."""
-        key = operator, place
+    def _product(self, index: int, operator: AggregationOperator, rows: Array) -> KeptProduct:
+        """Return the product; training and evaluation share it if they read the same rows."""
+        key = operator, index
         if key not in self._known:
             self._known[key] = KeptProduct(operator, rows)
         return self._known[key]
 
 
 class WholeView:
-    """The view of the whole graph that models are judged on.
+    """The view of the whole graph that models are evaluated on.
 
-    `kept` are the products that no epoch changes; None: none are kept.
+    `kept` holds the products that no epoch changes; None to keep none.
     """
 
     def __init__(self, graph: LocalGraph, kept: KeptProducts | None = None) -> None:
@@ -99,9 +99,9 @@ class WholeView:
 
     @collective
     def prepare(self) -> GraphView:
-        """Return the view with the products that no evaluation changes, if they are kept.
+        """Return the view, with kept products if there are any.
 
-        They are computed once: by the first evaluation, if nobody asks before.
+        They are computed at the first call, at the latest by the first evaluation.
         """
         if self._view is None:
             assert self.kept is not None
@@ -114,5 +114,5 @@ class WholeView:
     @torch.no_grad()
     @collective
     def outputs(self, model: Callable[..., Tensor]) -> Tensor:
-        """Return what `model` says of this rank's nodes, or graphs, without dropout."""
+        """Return the outputs of `model` for this rank's nodes, or graphs, without dropout."""
         return model(self.prepare(), self._graph.features, None)

@@ -1,4 +1,4 @@
-"""Training runs: the seeds of one, their epochs and steps; and a run for each of several splits."""
+"""The training loop: seeds, epochs and steps of a run, and a run for each of several splits."""
 
 import contextlib
 import dataclasses
@@ -23,21 +23,21 @@ from hpcgnn.train.tasks import check_run
 def run_training(
     comm: Communicator, config: Config, stop: StopRequest
 ) -> tuple[dict[str, Any] | None, int]:
-    """Train as `config`, equal on all ranks, says, or go on where an earlier start was stopped.
+    """Train according to `config`, which is equal on all ranks, or resume a stopped run.
 
-    Return what summary.json holds, on rank 0 of a finished run, else None; and the exit status. The
-    run ends after an epoch once `stop` is set on any rank. Several splits are trained on one after
-    the other, see `train_over_splits`.
+    Return the content of summary.json on rank 0 of a finished run, else None; and the exit status.
+    The run ends after an epoch once `stop` is set on any rank. Several splits are trained on one
+    after the other, see `train_over_splits`.
 
-    Raises `CollectiveInputError` on any fault of the input, when a file cannot be written, or the
+    Raises `CollectiveInputError` for any fault of the input, if a file cannot be written, or if the
     loss diverges.
     """
     first = bcast(comm, config)
     with agree(comm):
         if config != first:
-            fault = f"rank {comm.rank} reads another configuration than rank 0: give all the same"
+            fault = f"rank {comm.rank} has a configuration unlike that of rank 0: give all the same"
             raise InputError(fault)
-        # Of the run of each split nothing tells that it is one of several.
+        # Check here: the configuration of a split's run no longer tells that it is one of several.
         pair = check_run(config)
     if config.train.splits:
         return train_over_splits(comm, config, stop)
@@ -55,12 +55,12 @@ def run_training(
         past = find_past(grid, config, directory, pair.objective.store)
         if past.summary is not None:
             if grid.rank == 0:
-                report(f"the run in {directory.path} has ended: nothing is left to do")
+                report(f"the run in {directory.path} is finished: nothing is left to do")
             return past.summary, 0
         start = Start(grid, pair, directory, memory, tracking, stop, past.config, threads)
         with open_run(start, config) as run:
             for seed in run.seeds:
-                # Asked between two seeds too: the next one's first epoch may be longer than the
+                # Check between seeds too: the first epoch of the next one may take longer than the
                 # time that is left.
                 if run.stopping:
                     break
@@ -84,10 +84,10 @@ _OF_ONE = (
 def train_over_splits(
     comm: Communicator, config: Config, stop: StopRequest
 ) -> tuple[dict[str, Any] | None, int]:
-    """Train on each of ``train.splits``, with all seeds; return as `run_training` does.
+    """Train on each of ``train.splits`` with all seeds; for the result, see `run_training`.
 
-    ``seeds`` of the summary are of all splits, each with its ``split``; ``mean`` and ``std`` are
-    over all of them, and ``splits`` has those of each split.
+    ``seeds`` of the summary lists the seeds of all splits, each with its ``split``; ``mean`` and
+    ``std`` are over all of them, and ``splits`` has those of each split.
     """
     names = config.train.splits
     summaries: list[dict[str, Any]] = []
@@ -110,7 +110,7 @@ def of_split(config: Config, name: str) -> Config:
     """Return the configuration of the run on one split."""
     resume = config.run.resume
     if resume == "must" and name != config.train.splits[0]:
-        # An interrupted run has not begun its last splits.
+        # An interrupted run may not have begun its last splits.
         resume = "auto"
     folder = str(Path(config.run.dir) / f"split-{name}")
     return dataclasses.replace(
@@ -122,13 +122,13 @@ def of_split(config: Config, name: str) -> Config:
 
 
 def join(names: tuple[str, ...], summaries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the summary of all splits from that of each."""
+    """Return the joint summary of all splits."""
     results = [
         {"split": name, **result}
         for name, summary in zip(names, summaries, strict=True)
         for result in summary["seeds"]
     ]
-    # Times, rows and bytes are each split's own.
+    # Times, rows and bytes only make sense for a single split.
     common = {key: value for key, value in summaries[0].items() if key not in _OF_ONE}
     return {
         **common,

@@ -1,8 +1,8 @@
-"""How good a model of several labels a node is: F1, average precision, area under the curve.
+"""Multi-label metrics: F1, average precision, area under the ROC curve.
 
-Curves over thresholds come from counts of logits in bins, so that they are equal at any number of
-ranks and a rank sends the same whatever it holds. Bins are 1/512 of a doubling wide between 2^-11
-and 2^5 on both sides of 0; logits of one bin count as equal.
+Curves over thresholds come from counts of logits in bins, so that they are equal for any number of
+ranks, and messages have a fixed size. On both sides of 0, between 2^-11 and 2^5, a factor of two is
+divided into 512 bins; logits in the same bin count as equal.
 """
 
 from collections.abc import Mapping
@@ -29,18 +29,18 @@ _PIECE_ROWS = 1 << 15
 
 Counts = NDArray[np.float64]
 NO_CURVE: Counts = np.zeros((2, _BINS))
-"""That of no logits."""
+"""The curve of no logits."""
 
 
 def bins_of(logits: Tensor) -> Tensor:
-    """Return the bin of each logit, in 0 to `_BINS` - 1; bins rise with logits."""
+    """Return the bin of each logit, from 0 to `_BINS` - 1, in ascending order of logits."""
     sizes = logits.abs().clamp(max=_HIGH).float().view(torch.int32)
     steps = ((sizes - _LOW_BITS) >> _STEP_BITS).add(1).clamp(min=0).to(torch.int64)
     return _CENTRE + torch.where(logits < 0, -steps, steps)
 
 
 def lower_edge(index: int) -> float:
-    """Return the logit at which a bin begins."""
+    """Return the lower edge of a bin, a logit."""
     steps = index - _CENTRE
     bits = _LOW_BITS + (max(steps - 1, -steps) << _STEP_BITS)
     size = float(np.array(bits, np.int32).view(np.float32))
@@ -49,10 +49,10 @@ def lower_edge(index: int) -> float:
 
 @dataclass(frozen=True)
 class LabelRule:
-    """Which labels of a node are predicted: a number of them, or those above a probability.
+    """The rule by which labels are predicted: a number of them, or those above a probability.
 
-    `threshold` is the probability, where `top` is 0; that is how many of the most probable labels
-    of a node are predicted, of equal ones the first.
+    If `top` is not 0, it is the number of most probable labels to predict, the first ones on ties.
+    Otherwise, labels with a probability above `threshold` are predicted.
     """
 
     threshold: float = 0.5
@@ -60,11 +60,11 @@ class LabelRule:
 
     @classmethod
     def of_metrics(cls, metrics: Mapping[str, Any]) -> "LabelRule":
-        """Return the rule that an evaluation has found, one half where it sought none."""
+        """Return the rule that an evaluation has found; a threshold of 0.5 if it has none."""
         return cls(metrics.get("valid_threshold", 0.5), int(metrics.get("valid_top", 0)))
 
     def predicted(self, logits_NC: Tensor) -> Tensor:
-        """Return (N, C) which labels are predicted."""
+        """Return the mask (N, C) of predicted labels."""
         if not self.top:
             return logits_NC.double() > float(np.log(self.threshold) - np.log1p(-self.threshold))
         first = ranked(logits_NC)[:, : self.top]
@@ -72,11 +72,11 @@ class LabelRule:
 
 
 HALF = LabelRule()
-"""Labels of more than one half."""
+"""Predicts labels with a probability above 0.5."""
 
 
 def ranked(logits_NC: Tensor) -> Tensor:
-    """Return (N, C) the labels of each node, the most probable first; equal ones in their order."""
+    """Return the labels (N, C) of each node, most probable first, and by number on ties."""
     return logits_NC.argsort(dim=1, descending=True, stable=True)
 
 
@@ -91,12 +91,11 @@ def evaluate_multi_label(
 ) -> Evaluation:
     """Return loss, micro_f1, macro_f1, average_precision and auc over all ranks.
 
-    A label is predicted where its probability exceeds one half. With `tuned` "valid" it must exceed
-    the threshold for all labels by which micro F1 on the validation nodes is largest,
-    `valid_threshold`; with "top" as many of a node's most probable labels are predicted, as make it
-    largest, `valid_top`. Beside these `half_f1` is micro F1 at one half. Macro F1 is the mean over
-    classes, where a class without true, predicted or missed nodes has 0. Average precision and the
-    area under the receiver's curve are over all pairs of a node and a label.
+    A label is predicted if its probability exceeds 0.5. With `tuned` "valid", the common threshold
+    `valid_threshold` of all labels maximises micro F1 on the validation nodes; with "top", the
+    number `valid_top` of labels to predict for each node does. For both, `half_f1` is micro F1 at
+    0.5. Macro F1 is the mean over classes, and 0 for a class without true, predicted or missed
+    nodes. Average precision and the area under the ROC curve are over all pairs of node and label.
 
     `labels_NC` are zeros and ones in the dtype of the logits, `split_N` uint8.
     """
@@ -124,9 +123,9 @@ def evaluate_multi_label(
             values["valid_threshold"] = best_threshold(curves[valid])
         rules = {"": LabelRule.of_metrics(values), "half": HALF}
     for kind, rule in rules.items():
-        found = _count(grid, logits_NC, labels_NC, split_N, rule)
+        counts_by_split = _count(grid, logits_NC, labels_NC, split_N, rule)
         for prefix, (nodes, loss_sum), counts, curve in zip(
-            SPLITS, losses, found, curves, strict=True
+            SPLITS, losses, counts_by_split, curves, strict=True
         ):
             if not nodes:
                 continue
@@ -143,7 +142,7 @@ def evaluate_multi_label(
 
 
 def curve_of(logits: Tensor, truth: Tensor) -> Counts:
-    """Return (2, bins) the counts of logits without and with a label, of any shape."""
+    """Return the counts (2, bins) of logits, of any shape, without and with the label."""
     keys = bins_of(logits) + _BINS * (truth > 0)
     counts = torch.bincount(keys.reshape(-1), minlength=2 * _BINS)
     curve: Counts = counts.cpu().numpy().reshape(2, _BINS)
@@ -168,7 +167,7 @@ def _count(
 
 @collective
 def _hits(grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor) -> Counts:
-    """Return (C,) how many nodes of all ranks have the label that is their first, second, ..."""
+    """Return how many nodes (C,) of all ranks have their most, second most, ... probable label."""
     hits = torch.zeros(logits_NC.shape[1], dtype=torch.float64)
     for logits, labels in zip(
         torch.split(logits_NC, _PIECE_ROWS), torch.split(labels_NC, _PIECE_ROWS), strict=True
@@ -180,18 +179,18 @@ def _hits(grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor) -> Counts:
 
 
 def best_top(hits: Counts, num_nodes: int) -> int:
-    """Return the number of labels a node by which micro F1 is largest, the least of equals.
+    """Return the number of labels per node that maximises micro F1, the smallest on ties.
 
-    `hits` (C,) are as of `_hits`, over `num_nodes` nodes.
+    `hits` (C,) are the result of `_hits` over `num_nodes` nodes.
     """
-    taken = num_nodes * np.arange(1, len(hits) + 1)
-    return 1 + int((2 * hits.cumsum() / (taken + hits.sum())).argmax())
+    predicted = num_nodes * np.arange(1, len(hits) + 1)
+    return 1 + int((2 * hits.cumsum() / (predicted + hits.sum())).argmax())
 
 
 def best_threshold(curve: Counts) -> float:
-    """Return the probability at which micro F1 is largest; one half where nothing has a label.
+    """Return the probability threshold that maximises micro F1; 0.5 if no node has a label.
 
-    `curve` is (2, bins): pairs without and with the label by the bin of their logit.
+    `curve` (2, bins) counts pairs without and with the label by the bin of their logit.
     """
     negative, positive = curve[:, ::-1].cumsum(axis=1)
     if positive[-1] == 0:
@@ -204,13 +203,13 @@ def best_threshold(curve: Counts) -> float:
 def average_precision(curve: Counts) -> float:
     """Return the mean precision over the pairs with the label; 0 without any."""
     negative, positive = curve[:, ::-1].cumsum(axis=1)
-    taken = np.maximum(positive + negative, 1)
-    total = (curve[1, ::-1] * positive / taken).sum()
+    predicted = np.maximum(positive + negative, 1)
+    total = (curve[1, ::-1] * positive / predicted).sum()
     return float(total / max(positive[-1], 1))
 
 
 def area(curve: Counts) -> float:
-    """Return the chance that a pair with the label exceeds one without, equals counting half."""
+    """Return the probability that a pair with the label exceeds one without; ties count half."""
     negative, positive = curve
     below = negative.cumsum() - negative / 2
     pairs = max(float(positive.sum() * negative.sum()), 1.0)

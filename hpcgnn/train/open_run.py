@@ -1,4 +1,4 @@
-"""A run from its data to its summary: what it writes between, and where it goes on."""
+"""Set up a training run, write its files and checkpoints, and summarise it."""
 
 import contextlib
 import dataclasses
@@ -41,9 +41,9 @@ from hpcgnn.train.tasks import Pair, Task
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What a run has before its data are read.
+    """The parts of a run that exist before its data are read.
 
-    `before` is the configuration of the run so far; None where it begins.
+    `before` is the configuration of the run so far; None for a new run.
     """
 
     grid: ProcessGrid
@@ -57,25 +57,25 @@ class Start:
 
 
 class OpenRun:
-    """A run that is under way: its data, its files, and what it has reached.
+    """A run in progress: its data, its files, and its results so far.
 
     Parameters
     ----------
     config
-        With the exchange that was chosen.
+        The configuration, with the chosen exchange.
     session
-        The description of this start of the run.
+        The description of this session of the run.
     checkpoint
-        Where it goes on; None for a fresh start.
+        The checkpoint to resume from; None for a fresh start.
     began
-        When it began to set up, a time of the performance counter.
+        The time of `time.perf_counter` when setting up began.
 
     Attributes
     ----------
     seeds
-        Those that are not finished.
+        The seeds that are not finished.
     stopping
-        Whether a signal has come on any rank.
+        Whether any rank has received a signal to stop.
     """
 
     @collective
@@ -97,7 +97,7 @@ class OpenRun:
         if checkpoint is not None:
             self._results = checkpoint.state["finished_seeds"]
             self.seeds = self.seeds[self.seeds.index(checkpoint.state["seed"]) :]
-        # A signal that came while the graph was read: its sender may not wait for an epoch.
+        # A signal may have come while the graph was read, and its sender may not wait an epoch.
         self.stopping = sum_over_ranks(self._grid.world, [self._stop.received is not None])[0] > 0
         self._display: EpochDisplay | None = None
         self._heap, self._pace = HeapBound(), CheckpointPace(config.run)
@@ -113,7 +113,7 @@ class OpenRun:
 
     @contextlib.contextmanager
     def training(self, seed: int) -> Iterator[SeedRun]:
-        """Give the training with a seed, where its checkpoint leaves off; take its result."""
+        """Yield the training of a seed, resumed from its checkpoint; add its result at the end."""
         trained = SeedRun(self.task, self.config, seed, self._trace)
         if self._checkpoint is not None:
             with agree(self._grid.world):
@@ -130,8 +130,8 @@ class OpenRun:
 
     @collective
     def end_epoch(self, trained: SeedRun) -> None:
-        """Evaluate, write the metrics of the epoch, and a checkpoint when it is due."""
-        # The clock of one rank decides for all.
+        """Evaluate, write the metrics of the epoch, and write a checkpoint if it is due."""
+        # The clock of rank 0 decides for all.
         save = self._grid.rank == 0 and self._pace.is_due(trained.epoch + 1)
         row, self.stopping, save = trained.end_epoch(self._stop.received is not None, save)
         self._epochs_run += 1
@@ -152,8 +152,8 @@ class OpenRun:
     @collective
     def _save(self, trained: SeedRun, *, on_disk: bool) -> None:
         objective = self.task.objective
-        more = {"graph": dataclasses.asdict(objective.facts), **objective.state()}
-        checkpoint = trained.checkpoint({"finished_seeds": self._results, **more})
+        entries = {"graph": dataclasses.asdict(objective.facts), **objective.state()}
+        checkpoint = trained.checkpoint({"finished_seeds": self._results, **entries})
         with agree(self._grid.world):
             if self._grid.rank == 0:
                 self._directory.sync_metrics()
@@ -169,7 +169,7 @@ class OpenRun:
 
     @collective
     def finish(self) -> tuple[dict[str, Any] | None, int]:
-        """Write what an ended run leaves, the summary last; return it on rank 0, and the status."""
+        """Write the results, the summary last; return it on rank 0, and the exit status."""
         results, trace = self._results, self._trace
         stopped = len(results) < len(self.config.train.seeds)
         outcome = Outcome(results, stopped, self._epochs_run)
@@ -180,7 +180,7 @@ class OpenRun:
         if not stopped:
             self._keep_best()
         if self._memory is not None:
-            # The disk has the last checkpoint.
+            # The last checkpoint is on disk.
             self._memory.drop()
         return self._close(outcome, ranks), EXIT_REQUEUE if stopped else 0
 
@@ -200,7 +200,7 @@ class OpenRun:
 
     @collective
     def _close(self, outcome: Outcome, ranks: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """Close the files; return the summary of a finished run on rank 0."""
+        """Close the files; write and return the summary of a finished run on rank 0."""
         grid, directory, summary = self._grid, self._directory, None
         with agree(grid.world):
             self._trace.close()
@@ -210,7 +210,7 @@ class OpenRun:
             if grid.rank == 0 and outcome.stopped:
                 report(
                     f"stopped by a signal after {outcome.epochs_run} epochs, which are in "
-                    f"{directory.checkpoints}: start the same command again to go on"
+                    f"{directory.checkpoints}: start the same command again to resume"
                 )
             elif grid.rank == 0:
                 metrics = directory.read_metrics()
@@ -224,7 +224,7 @@ class OpenRun:
 
 @contextlib.contextmanager
 def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
-    """Read the data, find where to go on, and give the run; collective."""
+    """Read the data, find the checkpoint to resume from, and yield the run; collective."""
     grid, directory, threads = start.grid, start.directory, start.threads
     session, began = describe_session(grid, threads), time.perf_counter()
     with contextlib.ExitStack() as stack:
@@ -233,7 +233,7 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
         stack.enter_context(trace)
         config = _with_exchange(start, config, session)
         stack.enter_context(computing_as(grid, config, trace))
-        # Read the graph; then the checkpoint, which must be of this graph.
+        # Read the graph first: the checkpoint must belong to it.
         context = dataclasses.replace(Context.open(grid, config, trace), takes_sparse=True)
         task = start.pair.load(context)
         checkpoint = find_checkpoint(grid, config, task.objective.facts, directory, start.before)
@@ -247,7 +247,7 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
                 report(remark)
             detail(f"started as {shlex.join(session['command'])} in {session['directory']}")
             if checkpoint is not None:
-                report("going on with seed {seed} after {epoch} epochs".format(**checkpoint.state))
+                report("resuming seed {seed} after {epoch} epochs".format(**checkpoint.state))
         if enabled:
             exchange, size = config.exchange, {"ranks": grid.size, "replication": grid.replication}
             header = {**size, "exchange": exchange.method, "schedule": exchange.schedule}
@@ -262,11 +262,11 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
 
 @collective
 def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Config:
-    """Return a configuration whose exchange is chosen, and say of it in the session."""
+    """Return the configuration with a chosen exchange, and record the choice in the session."""
     if config.exchange.method != AUTO or config.train.task == "programs":
         return config
     if start.before is not None and start.before.exchange.method != AUTO:
-        # A run that goes on keeps what it has chosen.
+        # A resumed run keeps its choice.
         return with_method(config, start.before.exchange.method)
     choice, chosen = with_chosen_exchange(start.grid, config)
     session["exchange_choice"] = choice.as_json()
@@ -277,7 +277,7 @@ def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Con
 
 @collective
 def _record_clock(grid: ProcessGrid, trace: TraceRecorder) -> None:
-    """Record what to add to times of this rank's trace to have those of rank 0's."""
+    """Record the offset of this rank's trace clock from that of rank 0."""
     with trace.span("wait.pings"):
         offset = clock_offset(grid.world, grid.host_names)
         shift = offset.offset_ns + trace.origin_ns - bcast(grid.world, trace.origin_ns)

@@ -18,12 +18,11 @@ _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 
 
 class Optimizer(ABC):
-    """Updates the parameters of a model by a rule that keeps tensors of each between steps.
+    """Updates the parameters of a model, and keeps state tensors of each between steps.
 
-    The rules are functions of torch. Its classes are not used: to make one loads torch's compiler,
-    which takes 70 MiB and a second on every rank. `rate` is of the next step. `state` has for each
-    parameter what the rule keeps of it, by name, and is empty before its first gradient; `keys` are
-    the names in it of a parameter that has had one.
+    It calls torch's optimiser functions, not its classes, which would load torch's compiler: that
+    takes 70 MiB and a second on every rank. `rate` is that of the next step. `state` has each
+    parameter's tensors by name, and no entry before its first gradient; `keys` are these names.
     """
 
     keys: tuple[str, ...]
@@ -35,9 +34,9 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def step(self) -> bool:
-        """Update the weights; return False where a rate or factor leaves the range of their type.
+        """Update the weights; return False if a rate or factor overflows their dtype.
 
-        Parameters without a gradient stay.
+        Parameters without a gradient stay unchanged.
         """
         for decay, group in self._groups:
             parameters = [parameter for parameter in group if parameter.grad is not None]
@@ -51,11 +50,11 @@ class Optimizer(ABC):
 
     @abstractmethod
     def update(self, parameters: list[Tensor], decay: float) -> None:
-        """Update parameters (m) that have gradients; `decay` is their factor of weight decay."""
+        """Update parameters that have gradients; `decay` is their weight decay."""
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, ICLR 2015), or AdamW with the decay apart (Loshchilov, ICLR 2019)."""
+    """Adam (Kingma and Ba, ICLR 2015), or AdamW with decoupled decay (Loshchilov, ICLR 2019)."""
 
     keys = ("step", "exp_avg", "exp_avg_sq")
 
@@ -91,7 +90,7 @@ class Adam(Optimizer):
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent, with momentum where that is not 0."""
+    """Stochastic gradient descent, with momentum if that is not 0."""
 
     keys = ("momentum_buffer",)
 
@@ -125,7 +124,7 @@ def _gradients(parameters: list[Tensor]) -> list[Tensor]:
 
 
 def _decay_groups(model: TrainableModule, config: TrainConfig) -> list[tuple[float, list[Tensor]]]:
-    """Return factors of weight decay with the parameters that have them."""
+    """Return groups of parameters with their weight decay."""
     decay = config.weight_decay
     if config.weight_decay_layers == "all":
         return [(decay, list(model.parameters()))]
@@ -136,11 +135,11 @@ def _decay_groups(model: TrainableModule, config: TrainConfig) -> list[tuple[flo
 
 
 def learning_rate(config: TrainConfig, epoch: int, step: int) -> float:
-    """Return the rate of `step`, which is in `epoch`; both are counted from 0, over the whole run.
+    """Return the rate of `step` in `epoch`; both are counted from 0 over the whole run.
 
-    Warm-up rises linearly over `warmup_epochs`. "step" multiplies by gamma at each of
+    The rate rises linearly over `warmup_epochs`. "step" multiplies it by gamma at each of
     `schedule_steps`; "linear", "exponential" and "cosine" fall to gamma times the rate at the last
-    epoch, or where `decay_steps` is given, after so many steps, whatever epochs they make.
+    epoch, or after `decay_steps` steps if that is set.
     """
     if epoch < config.warmup_epochs:
         return config.learning_rate * (epoch + 1) / (config.warmup_epochs + 1)
@@ -160,10 +159,10 @@ def learning_rate(config: TrainConfig, epoch: int, step: int) -> float:
 
 
 def evaluation_is_due(config: TrainConfig, epochs: int) -> bool:
-    """Tell whether the model is judged after so many epochs; it always is after the last.
+    """Return whether to evaluate the model after `epochs` epochs; it always is after the last.
 
     The first evaluation comes after `evaluate_every` epochs, and each gap is `evaluate_growth`
-    times the one before, rounded up: early models change fast, late ones do not.
+    times the one before, rounded up: models change faster early than late.
     """
     if epochs == config.epochs:
         return True
@@ -173,7 +172,7 @@ def evaluation_is_due(config: TrainConfig, epochs: int) -> bool:
 
 
 def num_evaluations(config: TrainConfig) -> int:
-    """Return how often a seed that trains to its last epoch is judged."""
+    """Return the number of evaluations of a seed that trains to its last epoch."""
     return sum(1 for _ in takewhile(lambda due: due < config.epochs, _due(config))) + 1
 
 

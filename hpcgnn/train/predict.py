@@ -1,7 +1,7 @@
-"""The predicting command, on every rank.
+"""The command ``predict``, which runs on every rank.
 
-Any number of ranks up to the parts of the store writes the same rows, in the order of the original
-graph; of programs, in the order of the store.
+Any number of ranks, up to the parts of the store, writes the same rows in the order of the original
+graph, or of the store for programs.
 """
 
 import argparse
@@ -68,10 +68,10 @@ from hpcgnn.train.tasks import check_saved
 from hpcgnn.typing import Array, GlobalIndices
 
 _NEKRS = "nekrs"
-"""The format of folders, which no ending tells."""
+"""The format of nekRS folders, which have no file ending."""
 
 _LONGEST_ID = 20
-"""Letters of the lowest int64."""
+"""The number of characters of the smallest int64."""
 
 
 @collective
@@ -86,8 +86,8 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
             report("wrote {output}: {what} of {rows} {of}, seed {seed}".format(**summary))
             if count := summary.get("formulas", 0):
                 warn(
-                    f"{options.output}: {count} names or classes begin as formulas of spreadsheets "
-                    "do (= + - @): import them as text, or write .parquet"
+                    f"{options.output}: {count} names or classes begin like spreadsheet formulas "
+                    "(= + - @): import them as text, or write .parquet"
                 )
             for name, score in summary.get("scores", {}).items():
                 value = metric_text(score["metric"], score["value"])
@@ -102,10 +102,10 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
 
 @collective
 def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
-    """Load the model and the graph, compute, write; return what was done.
+    """Load the model and the graph, predict, and write the file; return a summary.
 
-    Raises `CollectiveInputError` on any fault of the input; an earlier file at the output stays
-    whole.
+    Raises `CollectiveInputError` for any fault of the input; an earlier file at the output stays
+    intact.
     """
     with agree(grid.world):
         saved = open_saved_model(
@@ -154,7 +154,7 @@ def _predict(
     if saved.config.train.task == "edges":
         predictor = EdgeObjective.for_predictions(grid, saved)
     if saved.config.train.task == "links":
-        context = Context.open(grid, _judging(saved.config), TraceRecorder.off())
+        context = Context.open(grid, _without_sampling(saved.config), TraceRecorder.off())
         predictor = links_of_other(grid, saved) if options.store else LinkObjective.load(context)[0]
     if predictor is not None and options.what != "embeddings":
         return _predict_pairs(grid, saved, predictor, options, format_name, requested)
@@ -162,14 +162,15 @@ def _predict(
     make = predictor.make_model if predictor else partial(saved.make_model, graph)
     rows = infer(graph, saved.model(grid, make), options.what, saved.rule)
     scores = score_rows(graph, rows)
-    of = "graph" if graph.facts.num_graphs else "node"
+    unit = "graph" if graph.facts.num_graphs else "node"
     if requested is None:
         rows = order_by_id(grid, rows)
     else:
-        rows = order_as_asked(grid, rows, requested, saved.config.graph.store, of)
+        rows = order_as_asked(grid, rows, requested, saved.config.graph.store, unit)
     what = "values" if graph.facts.targets and options.what != "embeddings" else options.what
-    said = write_predictions(grid, saved, options, (format_name, what), rows, RowIds((f"{of}_id",)))
-    return {**said, "what": what, "of": f"{of}s", "scores": scores}
+    form, ids = (format_name, what), RowIds((f"{unit}_id",))
+    done = write_predictions(grid, saved, options, form, rows, ids)
+    return {**done, "what": what, "of": f"{unit}s", "scores": scores}
 
 
 def _predict_pairs(
@@ -180,15 +181,15 @@ def _predict_pairs(
     format_name: str,
     requested: GlobalIndices | None,
 ) -> dict[str, Any]:
-    relations, asked, relation = predictor.relations, None, 0
+    relations, given, relation = predictor.relations, None, 0
     with agree(grid.world):
         if options.top is not None:
             relation = relations.index(relation_of(relations, options.relation))
         elif options.pairs is not None and grid.rank == 0:
             with GraphStore.open(saved.config.graph.store) as store:
                 width = predictor.pair_features
-                asked = read_pairs(options.pairs, store, relations, options.relation, width)
-    pairs = grid.world.bcast(asked, root=0)
+                given = read_pairs(options.pairs, store, relations, options.relation, width)
+    pairs = grid.world.bcast(given, root=0)
     model: Any = saved.model(grid, predictor.make_model)
     if pairs is not None:
         rows = predictor.of_pairs(model, pairs, saved.rule)
@@ -200,13 +201,13 @@ def _predict_pairs(
     else:
         rows = predictor.of_all(model, saved.rule)
     ids, what = RowIds.of_pairs(relations), predictor.saying
-    said = write_predictions(grid, saved, options, (format_name, what), rows, ids)
-    of = "pairs" if _of_pairs(options) else "edges"
-    return {**said, "what": "scores" if what == "score" else what, "of": of}
+    summary = write_predictions(grid, saved, options, (format_name, what), rows, ids)
+    unit = "pairs" if _of_pairs(options) else "edges"
+    return {**summary, "what": "scores" if what == "score" else what, "of": unit}
 
 
-def _judging(config: Config) -> Config:
-    """Return the configuration without what only training needs."""
+def _without_sampling(config: Config) -> Config:
+    """Return the configuration without sampled links, which only training needs."""
     return replace(config, links=replace(config.links, sampled=False))
 
 
@@ -215,7 +216,7 @@ def _of_pairs(options: argparse.Namespace) -> bool:
 
 
 def asked_of_run(options: argparse.Namespace) -> Iterator[Feature]:
-    """Yield what the options require of the task of a run, and of each other."""
+    """Yield the requirements that the options have on the run's task and on each other."""
     rolls = options.rollout is not None
     format_name = kind_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
     for option, is_set, traits in (
@@ -250,7 +251,7 @@ _PAIRS = needs(
     Trait.PAIR_ROWS,
     lacks={
         **_NO_NODES,
-        Trait.FOUND_PAIRS: "it has the pairs; give --top in its place",
+        Trait.FOUND_PAIRS: "it gives the pairs; give --top instead",
         Trait.CHOSEN_ROWS: "it has both ends of each pair",
     },
 )
@@ -258,7 +259,7 @@ _TOP = needs(Trait.PAIRS, Trait.PAIR_ROWS, Trait.FOUND_PAIRS, lacks=_NO_NODES)
 _OF_NODES = lacks(
     {
         Trait.PAIR_ROWS: "each node has a row",
-        Trait.FOUND_PAIRS: "no pairs are looked for",
+        Trait.FOUND_PAIRS: "no pairs are searched for",
         Trait.STEPS: "each node has one row",
     }
 )
@@ -273,7 +274,7 @@ def _predict_programs(
 
 
 def kind_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FORMATS) -> str:
-    """Return the format to write; raises `InputError` where nothing names one."""
+    """Return the format to write; raises `InputError` if no ending or option names one."""
     if options.like is not None and options.output.suffix != ".xdmf":
         return _NEKRS
     format_name: str = options.format or options.output.suffix.removeprefix(".")
@@ -287,7 +288,7 @@ def kind_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FOR
 
 @contextlib.contextmanager
 def _about_nodes(grid: ProcessGrid, saved: SavedModel) -> Iterator[dict[str, NamesOf]]:
-    """Give, on rank 0, what tells the name and the type of nodes by original ids."""
+    """Yield, on rank 0, lookups of node names and types by original ids."""
     about: dict[str, NamesOf] = {}
     with contextlib.ExitStack() as stack:
         with agree(grid.world):
@@ -307,10 +308,10 @@ def write_predictions(
     rows: NodeRows,
     ids: RowIds,
 ) -> dict[str, Any]:
-    """Write rows in order; return where, how many, and of what model.
+    """Write rows in order; return the paths, the shape and the model's origin.
 
-    `form` is the format, and what rows have: probabilities, values, embeddings or score.
-    Raises `CollectiveInputError` when the file cannot be written.
+    `form` is the format, and the content: probabilities, values, embeddings or score.
+    Raises `CollectiveInputError` if the file cannot be written.
     """
     shape = (int(grid.layer.allreduce(len(rows.ids))), *rows.values.shape[1:])
     with _about_nodes(grid, saved) as about:
@@ -355,9 +356,9 @@ def _file(
 
 
 def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
-    """Return the original ids that ``--nodes`` names, by number or by name.
+    """Return the original ids that ``--nodes`` gives by number or by name.
 
-    Raises `InputError` where the file does not read, or no node has such a name.
+    Raises `InputError` if the file cannot be read, or no node has such a name.
     """
     if saved.trained.num_graphs:
         return read_ids(text)
@@ -374,15 +375,15 @@ def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
 
 
 def read_names(text: str) -> list[str]:
-    """Return the names that ``--nodes`` gives: those of a file, a name a line, or A,B,...
+    """Return the names that ``--nodes`` gives: in a file, one per line, or as A,B,...
 
-    Raises `InputError` where the file does not read, or has no names.
+    Raises `InputError` if the file cannot be read, or has no names.
     """
     remedy = "--nodes: give a file of names, or A,B,..."
     try:
         is_file = Path(text).exists()
     except OSError:
-        # Longer than a name of a file may be.
+        # The text is longer than a file name may be.
         is_file = False
     try:
         names = text.split(",")
@@ -397,9 +398,9 @@ def read_names(text: str) -> list[str]:
 
 
 def read_ids(text: str) -> GlobalIndices:
-    """Return the ids that ``--nodes`` names, int64.
+    """Return the int64 ids that ``--nodes`` gives.
 
-    Raises `InputError` where the file does not read, or holds something else than integers.
+    Raises `InputError` if the file cannot be read, or holds anything but integers.
     """
     path, remedy = Path(text), "give a file or ids such as 1,5,9"
     inline = re.fullmatch(r"-?\d+(,-?\d+)*", text)
@@ -410,15 +411,16 @@ def read_ids(text: str) -> GlobalIndices:
         elif text.endswith(".npy"):
             values = np.load(io.BytesIO(content), allow_pickle=False)
         else:
-            lines = [line.split("#")[0].strip() for line in content.decode().splitlines()]
-            values = np.array([_id(line) for line in lines if line])
+            lines = content.decode("utf-8-sig").splitlines()
+            numbers = [line.split("#")[0].strip() for line in lines]
+            values = np.array([_id(number) for number in numbers if number])
     except (ValueError, EOFError) as error:
         raise InputError(f"--nodes {text}: {error}; give one integer a line, or .npy") from error
     return _as_ids(text, values)
 
 
 def _id(text: str) -> int:
-    # Python refuses longer texts than some, in words about itself.
+    # Python refuses very long numbers with a message about its own settings.
     if len(text) > _LONGEST_ID:
         raise ValueError(f"a number of {len(text)} digits is no id")
     return int(text)

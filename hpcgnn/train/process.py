@@ -17,7 +17,7 @@ from hpcgnn.console import number, report, warn
 from hpcgnn.spmd import collective, threads_of
 
 _SETTLING = 20
-"""Epochs in which a heap finds its size."""
+"""The number of first epochs, in which a heap finds its size."""
 _GROWTH = 1.01
 
 
@@ -50,10 +50,10 @@ def stop_on_signals() -> Iterator[StopRequest]:
 def prepare_process(grid: ProcessGrid, requested: int) -> int:
     """Prepare this process for computing; return the number of threads of each of its pools.
 
-    The pools are torch's, that of OpenMP, which our kernels use, too, and that of NumPy's BLAS.
-    Dense products of float32 go to the fastest library (`hpcgnn.autograd.numerics.blas`). Where
-    `requested` is 0, OMP_NUM_THREADS counts where it is set, and otherwise the cores that the ranks
-    of this host may use are divided among them.
+    The pools are those of torch, of OpenMP, which our kernels also use, and of NumPy's BLAS. Dense
+    float32 products use the fastest library (`hpcgnn.autograd.numerics.blas`). If `requested` is 0,
+    OMP_NUM_THREADS decides if it is set; otherwise the ranks of this host share the cores that they
+    may use.
     """
     own = os.sched_getaffinity(0)
     # A bit for each core: every rank gets this of all.
@@ -88,17 +88,17 @@ def _cores_of(mask: int) -> set[int]:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process that is resident now."""
+    """Return the resident memory of this process in bytes."""
     return _pages()[1] * os.sysconf("SC_PAGE_SIZE")
 
 
 class HeapBound:
-    """Keeps holes of the C library's heap from growing over the epochs of a process.
+    """Limits the fragmentation of the C library's heap over the epochs of a process.
 
-    Steps of ever new sizes free blocks that later ones do not fit into, and what lives longer, such
-    as products that oneDNN compiled, lies between them. Their pages go back to the system once the
-    process holds 1 % more than in its first epochs. That is rare: each page that is used again is
-    cleared first. Only glibc can be told to do so; with another library nothing happens.
+    Steps of varying size free blocks that later allocations do not fit into, with longer-lived
+    blocks, such as kernels compiled by oneDNN, between them. Once the process holds 1 % more than
+    in its first epochs, free pages go back to the system. That should be rare, as each page used
+    again must be cleared first. It needs glibc; with other libraries nothing happens.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class HeapBound:
         self._epochs = self._usual = 0
 
     def end_epoch(self) -> None:
-        """Look at the memory of the process, and give holes back where it has grown."""
+        """Check the memory of the process, and return free pages if it has grown."""
         _, resident, mapped, *_ = _pages()
         # Without mapped files: pages of a store are resident as long as the system likes.
         anonymous = resident - mapped
@@ -118,7 +118,7 @@ class HeapBound:
 
 
 def _pages() -> list[int]:
-    """Return the numbers of pages of this process, as proc(5) tells them of ``statm``."""
+    """Return the page counts of this process in ``/proc/self/statm``, see proc(5)."""
     # Once or twice an epoch; a file object would take several times as long.
     file = os.open("/proc/self/statm", os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""Loss and metrics of labels or numbers, whatever has them: nodes, graphs, edges."""
+"""Loss and metrics of labels or numbers of nodes, graphs or edges."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ _ROWS = 1 << 14
 
 
 def loss_of(facts: GraphFacts, loss: MeanLoss, logits_TC: Tensor, labels: Tensor) -> Tensor:
-    """Return this rank's share of the loss of some rows, as `facts` say what they are."""
+    """Return this rank's share of the loss of some rows, of the kind that `facts` tell."""
     if facts.targets:
         return loss.squared(logits_TC, labels)
     return (loss.multi_label if facts.multi_label else loss.single_label)(logits_TC, labels)
@@ -46,10 +46,10 @@ def score(
     facts: GraphFacts,
     threshold: str,
 ) -> Evaluation:
-    """Return the metrics of rows of all ranks.
+    """Return the metrics of the rows of all ranks.
 
-    `labels` are (N,) int64 with -1 for none, or (N, C) zeros and ones, or scaled numbers (N, T):
-    `facts` say which, and what they are called. `split_N` is uint8; for `threshold` see
+    `labels` are (N,) int64 with -1 for none, or (N, C) zeros and ones, or scaled numbers (N, T);
+    `facts` tell the kind and the names. `split_N` is uint8; for `threshold`, see
     ``train.threshold``.
     """
     arguments = (grid, logits_NC, labels, split_N)
@@ -58,11 +58,11 @@ def score(
         by_part = target_metrics(*arguments, facts.targets, facts.target_scales)
         for part, metrics_of_part in by_part.items():
             values |= {f"{part}_{key}": value for key, value in metrics_of_part.items()}
-        alike = "; ".join(
-            f"all {count} that are tested are given {number:.4g} for {name}"
+        constant = "; ".join(
+            f"all {count} test rows get {number:.4g} for {name}"
             for name, count, number in constant_targets(*arguments, facts)
         )
-        return Evaluation(values, "r2", alike)
+        return Evaluation(values, "r2", constant)
     if facts.multi_label:
         return evaluate_multi_label(*arguments, tuned=threshold)
     return evaluate_single_label(*arguments, facts.class_names)
@@ -78,16 +78,16 @@ def evaluate_single_label(
 ) -> Evaluation:
     """Return loss, accuracy and macro_f1 over all ranks; nodes without a label (-1) do not count.
 
-    Of two classes also average_precision and auc of the second, by the difference of the logits.
-    `labels_N` are classes (int64), `split_N` uint8; without `names` classes are named by number.
+    With two classes, add average_precision and auc of the second, by the difference of the logits.
+    `labels_N` are classes (int64), `split_N` uint8; without `names`, classes are named by number.
     """
     num_classes = logits_NC.shape[1]
     losses = np.zeros((len(SPLITS), 1))
-    # Nodes that are given their class, that are given a class, and that have it.
+    # Nodes by class: predicted correctly, predicted, and true.
     counts = np.zeros((len(SPLITS), 3, num_classes))
     curves = np.zeros((len(SPLITS) * (num_classes == 2), *NO_CURVE.shape))
-    # Some rows at a time: in float64 all of them would be the most memory of a small model. Exact
-    # losses are those of all ranks, which do not have as many rows.
+    # In pieces: all rows in float64 would dominate the memory of a small model. Exact losses are
+    # collective, and ranks have different numbers of rows: take all at once.
     step = max(len(logits_NC), 1) if arithmetic().sums_are_whole else _ROWS
     for start in range(0, max(len(logits_NC), 1), step):
         logits_RC, labels_R, split_R = (
@@ -119,20 +119,20 @@ def evaluate_single_label(
 
 
 def _macro_f1(counts: FloatArray) -> float:
-    """Return the mean F1 of the classes, from (3, C) nodes given theirs, given one, having it.
+    """Return the mean F1 of the classes, from counts (3, C): correct, predicted and true.
 
-    A class that no node has or is given has no F1.
+    A class without true or predicted nodes is left out.
     """
     hits, predicted, true = counts[:, counts.any(axis=0)]
     return float(f1_of(np.stack([hits, predicted - hits, true - hits])).mean())
 
 
 def _one_class(counts: FloatArray, names: Sequence[str]) -> str:
-    """Return that all nodes are given one class which not all have, from counts as above."""
+    """Return a note if all nodes are wrongly predicted as one class, from counts (3, C)."""
     hits, predicted, true = counts
     chosen = np.flatnonzero(predicted)
     count, correct = int(true.sum()), int(hits.sum())
     if len(chosen) != 1 or correct == count:
         return ""
     name = names[chosen[0]] if names else str(chosen[0])
-    return f"all {count} that are tested are given class {name}, which {correct} of them have"
+    return f"all {count} test rows get class {name}, which {correct} of them have"

@@ -1,4 +1,4 @@
-"""Training with one seed: epochs, steps, evaluation, the model that is kept, checkpoints."""
+"""Training with one seed: epochs, steps, evaluation, the kept model, checkpoints."""
 
 import math
 import time
@@ -39,9 +39,9 @@ from hpcgnn.train.tasks import Step, Task
 
 
 class SeedRun:
-    """The state of training with one seed; equal on all ranks, but for rows of nodes.
+    """The state of training with one seed; equal on all ranks, except for rows of nodes.
 
-    The seed is that of the initial weights and the dropout masks.
+    The seed determines the initial weights and the dropout masks.
     """
 
     @collective
@@ -71,7 +71,7 @@ class SeedRun:
         return self._stopping.ran_out or self.epoch >= self._config.train.epochs
 
     def begin_epoch(self) -> None:
-        """Take the time and the rate of the epoch whose steps follow."""
+        """Start the clock and the counters of an epoch, and set its learning rate."""
         self._trace.set_epoch(self.epoch, seed=self.seed)
         self._grid.moment.begin(self.seed, self.epoch)
         self._moved_before, self._waited_before = self._trace.sent(), self._waited()
@@ -110,16 +110,16 @@ class SeedRun:
 
     @collective
     def end_epoch(self, stop: bool, save: bool = False) -> tuple[dict[str, Any], bool, bool]:
-        """Evaluate when it is due, and keep the model when it is the best.
+        """Evaluate if it is due, and keep the model if it is the best.
 
         Return the metrics line of the epoch, and whether any rank was asked to `stop` or to `save`.
 
         Raises
         ------
         CollectiveInputError
-            When the loss is no longer finite.
+            If the loss is no longer finite.
         MachineError
-            When a rank holds other weights than the others; seen where an evaluation is due.
+            If the ranks' weights differ; checked before each evaluation.
         """
         row, losses, grid = self._row, self._losses, self._grid
         trained, moved_in_training = time.perf_counter(), self._trace.sent()
@@ -162,9 +162,9 @@ class SeedRun:
 
     @collective
     def checkpoint(self, more: dict[str, Any]) -> Checkpoint:
-        """Return all that is needed to go on, with `more` in its state; whole on rank 0.
+        """Return a checkpoint to resume from, with `more` in its state; complete on rank 0.
 
-        Raises `MachineError` when a rank holds other weights than the others.
+        Raises `MachineError` if the ranks' weights differ.
         """
         self._compare_weights()
         weights, moments = copy_weights(self.model), optimizer_tensors(self.model, self._optimizer)
@@ -190,9 +190,9 @@ class SeedRun:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint of this seed.
+        """Resume from a checkpoint of this seed.
 
-        Raises `StorageFormatError` when its tensors are not those of this model and optimiser.
+        Raises `StorageFormatError` if its tensors do not fit this model and optimiser.
         """
         check_model_tensors(checkpoint, self.model)
         check_optimizer_tensors(checkpoint, self.model, self._optimizer)
@@ -213,7 +213,7 @@ class SeedRun:
 
     @collective
     def result(self) -> dict[str, Any]:
-        """Return the line of this seed in the summary."""
+        """Return the entry of this seed in the summary."""
         kept, metric = self._stopping.kept, self._config.train.metric or self._objective.metric
         model, metrics = self._objective.make_model(self.seed), kept["metrics"]
         model.load_state_dict(self._stopping.weights)
@@ -234,7 +234,7 @@ class SeedRun:
         }
 
     def _check_finite(self, row: dict[str, Any]) -> None:
-        """Raise on all ranks, which hold equal rows, where a loss is no longer finite."""
+        """Raise on all ranks, which have equal rows, if a loss is no longer finite."""
         if all(math.isfinite(value) for name, value in row.items() if name.endswith("_loss")):
             return
         raise CollectiveInputError(

@@ -1,4 +1,4 @@
-"""Tasks: an objective on a source, by the names that configurations use."""
+"""Tasks: pairs of an objective and a source, by the names used in configurations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,15 +30,15 @@ from hpcgnn.train.sources.source import Ready, Source
 from hpcgnn.train.sources.whole import WholeSource
 
 Step: TypeAlias = Callable[[Any], Tensor]
-"""Gives, for the model, this rank's share of a step's loss; collective. The shares of a layer of
-the grid add up to the loss."""
+"""Returns this rank's share of a step's loss for a model; collective. The shares of the ranks of a
+grid layer add up to the loss."""
 
 Predicted = TypeVar("Predicted", bound=Objective, covariant=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[Predicted]):
-    """An objective, what is predicted, on a source, what the steps of training are made of."""
+    """An objective, which defines targets and loss, and a source, which makes training steps."""
 
     objective: Predicted
     source: Source
@@ -54,20 +54,20 @@ class Task(Generic[Predicted]):
         return self.objective.loss(model, ready(), key)
 
     def details(self) -> dict[str, Any]:
-        """Return this rank's line in the summary, beside times and bytes."""
+        """Return this rank's entry in the summary, beside times and bytes."""
         return {**self.objective.about.details(), **self.source.details()}
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the task's keys of summary.json, from the details of all ranks."""
+        """Return the task's entries of summary.json, from the details of all ranks."""
         return {**self.objective.about.summary(ranks), **self.source.summary(ranks)}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An objective with the source that it is learned on.
+    """An objective with the source of its training steps.
 
-    `option` of the configuration, SECTION.KEY, chooses `other` where it is neither 0 nor false;
-    empty: none does.
+    The configuration's `option`, SECTION.KEY, selects the source `other` if it is neither 0 nor
+    false; an empty one never does.
     """
 
     objective: type[Objective]
@@ -76,33 +76,33 @@ class Pair:
     other: type[Source] | None = None
 
     def chosen(self, config: Config) -> Any:
-        """Return the value of the option; nothing where `source` is learned on."""
+        """Return the value of the option, None without one; it is false if `source` is used."""
         section, _, key = self.option.partition(".")
         return getattr(getattr(config, section), key) if self.option else None
 
     def source_of(self, config: Config) -> type[Source]:
-        """Return the source of a configuration."""
+        """Return the source that a configuration selects."""
         return self.other if self.other is not None and self.chosen(config) else self.source
 
     @collective
     def load(self, context: Context) -> Task[Any]:
-        """Read this rank's share of the data, and prepare to train on it; see `load_task`."""
+        """Read this rank's share of the data and prepare training on it; see `load_task`."""
         source = self.source_of(context.config)
-        taken = Trait.SPARSE_FEATURES not in union(self.objective, source).lacks
-        context = replace(context, takes_sparse=context.takes_sparse and taken)
+        takes_sparse = Trait.SPARSE_FEATURES not in union(self.objective, source).lacks
+        context = replace(context, takes_sparse=context.takes_sparse and takes_sparse)
         objective, rows = self.objective.load(context, with_rows=source.needs_rows)
         return Task(objective, source(context, objective, rows))
 
     def features(self, config: Config) -> Iterator[Feature]:
-        """Yield what a run has by its objective and its source."""
-        task, other = config.train.task, self.chosen(config)
-        parts = (self.objective,) if other else (self.objective, self.source)
+        """Yield the features that a run has through its objective and its source."""
+        task, value = config.train.task, self.chosen(config)
+        parts = (self.objective,) if value else (self.objective, self.source)
         yield Feature(f"train.task = {show(task)}", union(*parts), ("train.task",))
-        if other:
-            # Zero is no value that is listed.
-            remedy = "" if other is True else f"set {self.option} = 0"
+        if value:
+            # The allowed values of a flag are listed elsewhere, but the 0 of a number is not.
+            remedy = "" if value is True else f"set {self.option} = 0"
             traits = self.source_of(config)
-            yield Feature(f"{self.option} = {show(other)}", traits, (self.option,), remedy)
+            yield Feature(f"{self.option} = {show(value)}", traits, (self.option,), remedy)
 
 
 TASKS: Mapping[str, Pair] = {
@@ -114,38 +114,35 @@ TASKS: Mapping[str, Pair] = {
     "fields": Pair(FieldObjective, SampleSource),
     "programs": Pair(ProgramObjective, ProgramSource),
 }
-"""``train.task`` -> its objective and its source."""
+"""Maps ``train.task`` to its objective and source."""
 
 
 def find_pair(name: str) -> Pair:
-    """Return the pair called `name`: of `TASKS`, or ``package.module:NAME``, see `load_own`.
+    """Return the pair of a name in `TASKS`, or of ``package.module:NAME``, see `load_own`.
 
-    Raises `InputError` when there is none, or its module does not load.
+    Raises `InputError` if there is none, or its module cannot be loaded.
     """
     if name in TASKS:
         return TASKS[name]
     if "+" in name:
         return _joined(name)
-    pair: Pair = load_own("train.task", name, _is_pair, "hpcgnn.train.tasks.Pair")
+    kind = "hpcgnn.train.tasks.Pair"
+    pair: Pair = load_own("train.task", name, lambda value: isinstance(value, Pair), kind)
     return pair
 
 
 @cache
 def _joined(names: str) -> Pair:
-    """Return the pair of the objectives that ``train.task`` joins, on the whole graph."""
+    """Return the joint pair of several objectives, such as "full+links", on the whole graph."""
     kinds: dict[str, Any] = {name: TASKS[name].objective for name in names.split("+")}
     return Pair(several(kinds), WholeSource)
 
 
-def _is_pair(value: object) -> bool:
-    return isinstance(value, Pair)
-
-
 @collective
 def load_task(context: Context) -> Task[Any]:
-    """Read this rank's share of the data of a configuration, and prepare to train on it.
+    """Read this rank's share of the data of a configuration, and prepare training on it.
 
-    Raises `CollectiveInputError` when the data do not fit.
+    Raises `CollectiveInputError` if the data do not fit.
     """
     return find_pair(context.config.train.task).load(context)
 
@@ -160,18 +157,18 @@ def features_of(
 ) -> list[Feature]:
     """Return all features of a run.
 
-    `doors` are what it is for: `PLAN` and its like, none to train; `wanted` are aggregations in
-    place of the model's.
+    `doors` are its entry points, such as `PLAN`, none for training; `wanted` are aggregations that
+    replace the model's.
     """
-    # What a command lacks counts before what the configuration lacks by itself.
+    # First, so that conflicts with the command are reported before those within the configuration.
     of_task = find_pair(config.train.task).features(config)
     return [*doors, *features.features_of(config, wanted), *of_task]
 
 
 def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = ()) -> Pair:
-    """Return the objective and source of a run, whose features all work together.
+    """Return the objective and source of a run after checking that its features work together.
 
-    Raises an `InputError` where two of them do not, see `features_of`, and as `find_pair` does.
+    Raises `InputError` if two of them do not, see `features_of`, and like `find_pair`.
     """
     pair = find_pair(config.train.task)
     check(config, lambda changed: features_of(changed, doors, wanted), features.changes)
@@ -179,5 +176,5 @@ def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = (
 
 
 def check_saved(config: Config, *doors: Feature) -> None:
-    """Raise an `InputError` where a run that has ended does not go with what is asked of it."""
+    """Raise `InputError` if a finished run does not support what is asked of it."""
     check(config, lambda same: features_of(same, doors), lambda _config, _key: ())

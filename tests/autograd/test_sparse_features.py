@@ -141,7 +141,7 @@ def test_exact_products_are_the_bits_of_dense_rows(comm: MPI.Intracomm, dtype: s
 
 def test_what_would_fill_them_is_refused() -> None:
     rows = features("float32")
-    with pytest.raises(TypeError, match=r"aten\.cat\S* does not work with sparse features behind"):
+    with pytest.raises(TypeError, match=r"aten\.cat\S* does not work with sparse features after"):
         torch.cat([rows, rows], dim=1)
     both = torch.cat([rows, rows[:5]])
     assert torch.equal(both.written_out()[37:], rows.written_out()[:5])

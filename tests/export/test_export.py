@@ -485,7 +485,7 @@ def test_the_model_file_of_a_run(
     found = predict(tmp_path / "out.npy")
     assert found["seed"] == seed
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), run.predictions()["probabilities"])
-    with pytest.raises(InputError, match=r"is of seed \d; leave --seed out"):
+    with pytest.raises(InputError, match=r"has seed \d; leave --seed out"):
         export(alone, "--to", "torch", "--seed", "77")
     (tmp_path / "config.toml").touch()
     save_file({name: value + 1 for name, value in tensors.items()}, alone)

@@ -40,5 +40,5 @@ def test_the_run_goes_on_without_it(tmp_path: Path, host: str, kind: str, where:
     assert f"supervise: {host} is left out: " in found.errors
     assert f"start 2: 3 ranks on {left}\n" in found.errors
     # Rank 0 was on node1, its partner on node2.
-    assert ("comes from the memory of node2\n" in found.errors) == (where == "memory")
+    assert ("was restored from the memory of node2\n" in found.errors) == (where == "memory")
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")

@@ -279,7 +279,7 @@ class FieldReference(Reference):
             names = ", ".join((*self.options.targets, *self.options.edge_targets))
             yield (
                 f"fields: {names}: no value to train on: at all training steps each is missing, "
-                "given (fields.fixed, fields.edge_fixed), or of a node that weighs 0"
+                "given (fields.fixed, fields.edge_fixed), or of a node of weight 0"
             )
 
     def anchors(self, part: str, ahead: int) -> list[int]:

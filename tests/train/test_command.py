@@ -68,7 +68,7 @@ def test_signals_and_kills(tmp_path: Path, store: Path, ranks_too: bool) -> None
     assert killed not in (0, EXIT_REQUEUE)
     ended = run_with_fault(2, store, run, SETTINGS, timeout=LIMIT_S)
     assert ended.status == 0
-    assert "going on with seed 1 after 4 epochs" in ended.errors
+    assert "resuming seed 1 after 4 epochs" in ended.errors
 
     assert Run(run, 0).column("epoch") == list(range(8))
     expected = train(MPI.COMM_SELF, make_config(store, tmp_path / "whole", *SETTINGS))
@@ -96,7 +96,7 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
             *good,
         ],
         r"replication 3 does not divide the 2 ranks": [*good, "exchange.replication=3"],
-        r"run.dir = 'none': a run has a directory; name one": [*good, "run.dir=none"],
+        r"run.dir = 'none': a run needs a directory; name one": [*good, "run.dir=none"],
         r"run.dir .*file/run: Not a directory": [*good, f"run.dir={file}/run"],
         r"training diverges": [*good, f"run.dir={tmp_path}/a", "train.learning_rate=1e30"],
         r"training diverges in epoch 0": [

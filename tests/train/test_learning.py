@@ -320,15 +320,15 @@ def test_a_constant_model_is_remarked_on(
         caplog.clear()
         run = training.train(comm, training.make_config(store, folder / "run", *quiet, *words))
         constants[name] = [seed["constant"] for seed in run.summary["seeds"]]
-        lines = [line for line in caplog.messages if "that are tested are given" in line]
+        lines = [line for line in caplog.messages if "test rows get" in line]
         assert len(lines) == (comm.rank == 0 and name == "blank")
         if name == "blank" and numbers:
             (value,) = np.unique(run.predictions()["values"].astype(np.float32))
-            expected = f"all {tested.sum()} that are tested are given {value:.4g} for target"
+            expected = f"all {tested.sum()} test rows get {value:.4g} for target"
         elif name == "blank":
             (given,) = np.unique(run.predictions()["prediction"])
             right = (graph.labels[tested] == given).sum()
-            expected = f"all {tested.sum()} that are tested are given class kind{given}, which "
+            expected = f"all {tested.sum()} test rows get class kind{given}, which "
             expected += f"{right} of them have"
     assert expected in constants["blank"]
     assert all(constants["blank"])

@@ -151,7 +151,7 @@ def test_a_finished_run_says_so(
     assert again.status == 0
     assert again.summary == summary
     assert before == {path: path.stat().st_mtime_ns for path in before}
-    assert ("has ended" in capfd.readouterr().err) == (comm.rank == 0)
+    assert ("is finished" in capfd.readouterr().err) == (comm.rank == 0)
     longer = training.train(
         comm, training.make_config(store, comm_tmp_path / "run", "train.epochs=3")
     )

@@ -1,4 +1,4 @@
-"""The gradient of a loss, which the pass that computes the loss writes: it shares exponentials."""
+"""Losses whose forward pass also computes the gradient, since both share exponentials."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from hpcgnn.autograd.memory import memory_of
 
 
 def empty_gradient(ctx: Any, logits: Tensor) -> Any:
-    """Return an array for the gradient of logits, which waits; None where nobody asks for it."""
+    """Return an array for the gradient of logits, saved in `ctx`; None if it is not needed."""
     if not ctx.needs_input_grad[0]:
         return None
     memory = memory_of(logits)
@@ -18,9 +18,9 @@ def empty_gradient(ctx: Any, logits: Tensor) -> Any:
 
 
 def gradient_of(ctx: Any, of_loss: Tensor) -> Tensor:
-    """Return what waited, times the gradient of the loss."""
+    """Return the saved gradient, times the gradient of the loss."""
     (gradient,) = ctx.saved_tensors
     factor = of_loss.item()
-    # It mostly is 1, of a loss that nothing else is made of.
+    # The factor is usually 1: the loss is the end of the graph.
     result: Tensor = gradient if factor == 1 else gradient * factor
     return result

@@ -1,4 +1,4 @@
-"""Cross entropy of sigmoids: of the forward pass its gradient alone waits."""
+"""Sigmoid cross entropy; the forward pass saves only the gradient."""
 
 from typing import Any
 
@@ -39,8 +39,8 @@ def sigmoid_entropy_sum(
 ) -> Tensor:
     """Return ``Σ_i f_i Σ_c (log(1 + exp(x_ic)) - t_ic x_ic) / d``, a scalar, differentiable in x.
 
-    x, the logits, are (N, C) float32 or float64, targets t (N, C) in [0, 1], factors f (N, 1) or
-    None for ones; d, the divisor, is not 0.
+    The logits x are (N, C) float32 or float64, targets t (N, C) in [0, 1], and factors f (N, 1), or
+    None for ones; the divisor d is not 0.
     """
     if memory_of(logits).kernels is not kernels:
         total = functional.binary_cross_entropy_with_logits(

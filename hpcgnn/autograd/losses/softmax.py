@@ -1,4 +1,4 @@
-"""Cross entropy of a softmax: of the forward pass its gradient alone waits."""
+"""Softmax cross entropy; the forward pass saves only the gradient."""
 
 from typing import Any
 
@@ -48,13 +48,13 @@ def cross_entropy_sum(
 ) -> Tensor:
     """Return ``-Σ_i f_i Σ_c t_ic log softmax(x_i)_c / d``, a scalar, differentiable in the logits.
 
-    x, the logits, are (N, C) float32 or float64, labels (N,) int64 in [0, C), factors f (N,), None:
-    ones. Smoothing is the share ε in [0, 1) of the target t that all classes get alike; the label
-    gets the rest. d, the divisor, is not 0.
+    The logits x are (N, C) float32 or float64, labels (N,) int64 in [0, C), and factors f (N,), or
+    None for ones. Smoothing is the share ε in [0, 1) of the target t that is spread equally over
+    all classes; the label gets the rest. The divisor d is not 0.
     """
     if memory_of(logits).kernels is not kernels:
-        each = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
-        return (each if factors is None else each * factors).sum() / divisor
+        loss = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        return (loss if factors is None else loss * factors).sum() / divisor
     return _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits, labels, smoothing, factors, divisor
     )

@@ -1,1 +1,1 @@
-"""Messages of networks on edges: chains of maps in fused passes, reductions, their gradients."""
+"""Messages that networks compute for edges: fused perceptrons, reductions, and their gradients."""

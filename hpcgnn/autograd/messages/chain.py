@@ -1,15 +1,15 @@
-"""Perceptrons on blocks of rows: one native call a block, or dense products of torch and passes.
+"""Chains of linear maps and activations (perceptrons) on blocks of rows.
 
-float32 and float64 with an activation that the kernels know take the first way. 16 bits and other
-activations take the second, product by product, since torch has the processor's instructions for
-them and all functions.
+With float32 or float64 and an activation that the kernels have, a block is one native call.
+Otherwise it is computed product by product with torch, which has the processor's 16-bit
+instructions and all functions, and with passes of our kernels over the rows.
 
-A chain may start at the ends of edges: what an edge's target and source give is added to the first
-map. Gradients are written by hand, so that a block's arrays stay in the cache.
+A chain may start at the ends of edges: rows of an edge's target and source are added to the result
+of the first map. Gradients are written by hand, so that the arrays of a block stay in cache.
 
-An edge of a chain of n maps of width w, one of them of its state, costs n products of w² forward
-and 2 n backward; where nothing is kept, n more. A perceptron of ``[x_i, x_j, e_ij]`` costs n + 2
-and 2 n + 4.
+For a chain of n maps of width w, one of which reads the edge's state, an edge costs n products of
+w² forward and 2 n backward, plus n if nothing is kept. A perceptron on ``[x_i, x_j, e_ij]`` costs
+n + 2 and 2 n + 4.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,16 +37,16 @@ from hpcgnn.kernels import (
 )
 
 BLOCK_BYTES = 512 << 10
-"""Of one array of a block."""
+"""The size in bytes of one array of a block."""
 KEPT_BYTES = 1 << 20
-"""What maps give is kept up to this size: to compute it again costs more than its memory."""
+"""Results of maps are kept up to this size in bytes: recomputing costs more than their memory."""
 
 
 class Activation(NamedTuple):
-    """A function of each number.
+    """An elementwise activation function.
 
-    `whole` is the function, differentiable. `kernel` is the name that the kernels know it by, or
-    ``none``; then `derive` is the gradient of its argument: (gradient of the result, argument).
+    `whole` is the differentiable function. `kernel` is its name in the kernels, or ``none``; then
+    `derive` returns the gradient of its argument from (gradient of the result, argument).
     """
 
     whole: Callable[[Tensor], Tensor]
@@ -59,11 +59,11 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "elu": Activation(lambda x: arithmetic().elu(x), "elu"),
     "gelu": Activation(lambda x: arithmetic().gelu(x), derive=torch.ops.aten.gelu_backward),
 }
-"""By name."""
+"""The activations by name."""
 
 
 def layer_norm(rows: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Return what a layer norm makes of rows (any, width), in the arithmetic of the run."""
+    """Return the layer norm of rows (any, width), in the arithmetic of the run."""
     return arithmetic().layer_norm(rows, norm.weight, norm.bias, norm.eps)
 
 
@@ -71,10 +71,10 @@ _ALL_COLUMNS = (slice(None),)
 
 
 class ChainMap(NamedTuple):
-    """A linear map of inputs side by side.
+    """A linear map of concatenated inputs.
 
-    `weight` is (out, in), `bias` (out,) or None; `columns` are those of the weight that each input
-    meets.
+    `weight` is (out, in), `bias` (out,) or None; `columns` has the slice of the weight's columns
+    for each input.
     """
 
     weight: Tensor
@@ -86,9 +86,9 @@ class ChainMap(NamedTuple):
 class Chain:
     """``x_0 + norm(W_n act(... act(a_i + b_j + Σ_k W_1k x_k + c_1) ...) + c_n)``.
 
-    a_i and b_j are what the ends of an edge give, where the chain has ends. There is at least one
-    of the `maps`: the first reads the inputs, every other one what the one before gave. `norm`
-    None: there is none. With `residual` the first input is added.
+    a_i and b_j are rows of an edge's target and source, if the chain has ends. There is at least
+    one map: the first reads the inputs, each other one the result of that before. `norm` is None
+    without a layer norm. With `residual`, the first input is added.
     """
 
     maps: Sequence[ChainMap]
@@ -97,7 +97,7 @@ class Chain:
     residual: bool = False
 
     def whole(self, inputs: Sequence[Tensor], ends: Sequence[Tensor] = ()) -> Tensor:
-        """Return (rows, width) by torch's own functions.
+        """Return the result (rows, width), computed by torch's own functions.
 
         `inputs` are (rows, any width) each, `ends` (rows, width of the first map).
         """
@@ -117,35 +117,35 @@ class Chain:
 
     @property
     def ends_in_product(self) -> bool:
-        """Whether its result is what the last product gives."""
+        """Whether its result is that of the last product."""
         return self.norm is None and self.maps[-1].bias is None and not self.residual
 
     def parameters(self) -> list[Tensor]:
-        """Return its parameters, each once."""
+        """Return the parameters, each once."""
         norm = [] if self.norm is None else [self.norm.weight, self.norm.bias]
         tensors = [tensor for weight, bias, _ in self.maps for tensor in (weight, bias)]
         return [tensor for tensor in [*tensors, *norm] if tensor is not None]
 
     def fits(self, rows: Tensor | None) -> bool:
-        """Return whether the kernels can run it on rows of this kind, as the run computes."""
+        """Return whether the kernels can run it on such rows, with the arithmetic of the run."""
         kinds = torch.float32, torch.float64, torch.bfloat16
         on_host = rows is not None and memory_of(rows).kernels is kernels and rows.dtype in kinds
         sparse = isinstance(rows, SparseFeatures)
         return on_host and not sparse and not arithmetic().sums_are_whole
 
     def is_small(self, num_rows: int, element_size: int) -> bool:
-        """Return whether what its maps give for so many rows is no more than `KEPT_BYTES`."""
+        """Return whether the results of its maps for `num_rows` take at most `KEPT_BYTES`."""
         columns = sum(layer.weight.shape[0] for layer in self.maps)
         return num_rows * columns * element_size <= KEPT_BYTES
 
     def block_rows(self, element_size: int) -> int:
-        """Return how many rows a block has."""
+        """Return the number of rows of a block."""
         widest = max(layer.weight.shape[0] for layer in self.maps)
         return max(1, BLOCK_BYTES // (widest * element_size))
 
 
 class Ends(NamedTuple):
-    """What the ends of a block's edges give, or the gradients of it; see `EdgeEnds`.
+    """Rows at the targets and sources of a block's edges, or their gradients; see `EdgeEnds`.
 
     `target_ids` and `source_ids` are (B,) int32.
     """
@@ -156,7 +156,7 @@ class Ends(NamedTuple):
     source_ids: Tensor | None = None
 
     def arrays(self) -> EdgeEnds:
-        """Return what the kernels take."""
+        """Return the ends as arrays for the kernels."""
         return EdgeEnds(*(None if tensor is None else _array(tensor) for tensor in self))
 
 
@@ -164,10 +164,10 @@ NO_ENDS = Ends()
 
 
 class Room(NamedTuple):
-    """What the maps give for some rows.
+    """Memory for the results of the maps for some rows.
 
-    `results` are (rows, width) each, activated but for the last one; `arguments` those of the
-    activations, where the kernels have none, else empty.
+    `results` are (rows, width) each, after activation except for the last; `arguments` are those of
+    activations that the kernels lack, else empty.
     """
 
     results: Sequence[Tensor]
@@ -181,17 +181,17 @@ class Room(NamedTuple):
 
 
 class ChainRun:
-    """A chain at work on blocks of rows like some tensor's.
+    """Runs a chain on blocks of rows with the dtype and memory of the tensor `like`.
 
-    `totals` are gradients of parameters, by their identity, which are added to.
+    `totals` are gradients of parameters, keyed by the parameters' `id`, that are added to.
     """
 
     def __init__(
         self, chain: Chain, like: Tensor, totals: Mapping[int, Tensor] | None = None
     ) -> None:
         self.chain, self._like, self._totals = chain, like, totals or {}
-        self._weights = [_parts(like_rows(of.weight, like), of) for of in chain.maps]
-        self.widths = [of.weight.shape[0] for of in chain.maps]
+        self._weights = [_parts(like_rows(layer.weight, like), layer) for layer in chain.maps]
+        self.widths = [layer.weight.shape[0] for layer in chain.maps]
         self._activation = ACTIVATIONS[chain.activation]
         self._biases = [None if bias is None else _column(bias, like) for _, bias, _ in chain.maps]
         self._norm = RowNorm(self._biases[-1])
@@ -204,10 +204,10 @@ class ChainRun:
         self._kernel = self._make_kernel()
 
     def _make_kernel(self) -> ChainKernel | None:
-        """Return what runs a block in one call, for the precisions and activations it has."""
+        """Return the kernel that runs a block in one call, None if it lacks dtype or activation."""
         totals, dtype, maps = self._totals, self._like.dtype, self.chain.maps
-        alike = all(total.dtype == dtype for total in totals.values())
-        if dtype == torch.bfloat16 or self._activation.derive or not alike:
+        same_dtype = all(total.dtype == dtype for total in totals.values())
+        if dtype == torch.bfloat16 or self._activation.derive or not same_dtype:
             return None
         parameters = [
             MapArrays([_array(part) for part in parts], bias, width)
@@ -216,8 +216,8 @@ class ChainRun:
         sums = None
         if totals:
             of_maps = [
-                MapArrays(self._matrix_sums(of), self._sum(of.bias), width)
-                for of, width in zip(maps, self.widths, strict=True)
+                MapArrays(self._matrix_sums(layer), self._sum(layer.bias), width)
+                for layer, width in zip(maps, self.widths, strict=True)
             ]
             sums = ChainSums(of_maps, self._norm_sums())
         return ChainKernel(
@@ -228,14 +228,14 @@ class ChainRun:
             is_wide=dtype == torch.float64,
         )
 
-    def _matrix_sums(self, of: ChainMap) -> list[Any]:
-        total = self._totals.get(id(of.weight))
+    def _matrix_sums(self, layer: ChainMap) -> list[Any]:
+        total = self._totals.get(id(layer.weight))
         if total is None:
-            return [None] * len(of.columns)
-        return [_array(part) for part in _parts(total, of)]
+            return [None] * len(layer.columns)
+        return [_array(part) for part in _parts(total, layer)]
 
     def room(self, num_rows: int) -> Room:
-        """Return room for what the maps give for so many rows."""
+        """Return memory for the results of the maps for `num_rows` rows."""
         empty = memory_of(self._like).empty
         inner = self.widths[:-1] if self._activation.derive else []
         return Room(
@@ -244,15 +244,15 @@ class ChainRun:
         )
 
     def forward(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
-        """Compute what the maps give."""
+        """Compute the results of all maps."""
         self._run(inputs, ends, room, len(self.widths))
 
     def again(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
-        """Compute what `backward` reads: what the last map gives is read by a norm alone."""
+        """Compute what `backward` reads: the last map's result only if there is a norm."""
         self._run(inputs, ends, room, len(self.widths) - (self.chain.norm is None))
 
     def _run(self, inputs: Sequence[Tensor], ends: Ends, room: Room, count: int) -> None:
-        """Compute what the first `count` maps give."""
+        """Compute the results of the first `count` maps."""
         read, last = inputs, len(self.widths) - 1
         if self._kernel is not None:
             results = [_array(result) for result in room.results[:count]]
@@ -269,7 +269,7 @@ class ChainRun:
                 return
             rows = _array(result)
             edge_ends = ends.arrays() if number == 0 else EdgeEnds()
-            # That of the last map is for the norm.
+            # The bias of the last map is added with the norm.
             bias = None if number == last else self._biases[number]
             activation = "none" if number == last else self._activation.kernel
             kernels.combine_rows(rows, rows, ends=edge_ends, bias=bias, activation=activation)
@@ -279,7 +279,7 @@ class ChainRun:
             read = [result]
 
     def result(self, inputs: Sequence[Tensor], room: Room, out: Tensor) -> None:
-        """Write the chain's result; nothing is left to do where `room` has it in `out`."""
+        """Write the chain's result to `out`, unless the last map's result is already there."""
         if room.results[-1].data_ptr() == out.data_ptr():
             return
         residual = _array(inputs[0]) if self.chain.residual else None
@@ -300,8 +300,8 @@ class ChainRun:
     ) -> None:
         """Write the gradients of the inputs, and add those of the ends and the parameters.
 
-        `of_ends` are gradients in the precision of sums; None where they are not wanted. `room` is
-        what `forward` or `again` filled; the `gradient` (B, width) is of the result.
+        `of_ends` are gradients in the precision of sums, None if not needed. `room` was filled by
+        `forward` or `again`; `gradient` (B, width) is that of the result.
         """
         maps, last = self.chain.maps, len(self.widths) - 1
         if self._kernel is not None:
@@ -356,11 +356,11 @@ class ChainRun:
             of_bias=self._sum(self.chain.maps[number].bias),
         )
 
-    def _add_weights(self, of: ChainMap, upper: Tensor, read: Sequence[Tensor]) -> None:
-        total = self._totals.get(id(of.weight))
+    def _add_weights(self, layer: ChainMap, upper: Tensor, read: Sequence[Tensor]) -> None:
+        total = self._totals.get(id(layer.weight))
         if total is None:
             return
-        for rows, part in zip(read, _parts(total, of), strict=True):
+        for rows, part in zip(read, _parts(total, layer), strict=True):
             if rows.dtype == total.dtype:
                 part.addmm_(upper.t(), rows)
             else:
@@ -391,7 +391,7 @@ class _RunRows(torch.autograd.Function):
         num_rows = len(inputs[0])
         out = memory_of(inputs[0]).empty(inputs[0], (num_rows, run.widths[-1]))
         keeps = keeps or chain.is_small(num_rows, tensors[0].element_size())
-        # Where nobody differentiates, a block's is enough.
+        # Without a backward pass, memory for one block is enough.
         keeps = keeps and any(ctx.needs_input_grad)
         room_of_all = run.room(num_rows) if keeps else None
         for span, room in _blocks(run, num_rows, inputs[0].element_size(), room_of_all):
@@ -442,11 +442,10 @@ def _blocks(
 
 
 def run_chain(chain: Chain, inputs: Sequence[Tensor], *, keeps: bool = False) -> Tensor:
-    """Return what a chain without ends gives for rows, differentiable.
+    """Return the result of a chain without ends for rows, differentiable.
 
-    What waits for the backward pass are the inputs; what the maps gave is computed again there.
-    `inputs` are (rows, any width) each. With `keeps`, what the maps gave waits too, which costs
-    memory and saves the time.
+    The inputs, (rows, any width) each, are saved for the backward pass, which recomputes the maps.
+    With `keeps`, the results of the maps are saved too, which takes memory and saves time.
     """
     if not chain.fits(inputs[0]):
         return chain.whole(inputs)
@@ -457,15 +456,15 @@ def run_chain(chain: Chain, inputs: Sequence[Tensor], *, keeps: bool = False) ->
     return result
 
 
-def _parts(weight: Tensor, of: ChainMap) -> Sequence[Tensor]:
-    """Return the columns of a weight that each input of its map meets."""
-    if of.columns == _ALL_COLUMNS:
+def _parts(weight: Tensor, layer: ChainMap) -> Sequence[Tensor]:
+    """Return the columns of a weight for each input of its map."""
+    if layer.columns == _ALL_COLUMNS:
         return [weight]
-    return [weight[:, columns] for columns in of.columns]
+    return [weight[:, columns] for columns in layer.columns]
 
 
 def _multiply(read: Sequence[Tensor], matrices: Sequence[Tensor], out: Tensor) -> None:
-    """Write the sum of products ``rows matrix``."""
+    """Write the sum of the products ``rows matrix`` to `out`."""
     if not read:
         out.zero_()
     for number, (rows, matrix) in enumerate(zip(read, matrices, strict=True)):
@@ -480,6 +479,6 @@ def _array(tensor: Tensor) -> Any:
 
 
 def _column(parameter: Tensor, like: Tensor) -> Any:
-    """Return a parameter of columns in the precision of sums."""
+    """Return a parameter (width,) in the precision of sums."""
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     return _array(parameter.to(dtype))

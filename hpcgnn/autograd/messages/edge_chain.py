@@ -1,4 +1,4 @@
-"""Messages of modules that are chains: what fused kernels compute of blocks of edges."""
+"""Messages of modules that are chains, computed by fused kernels on blocks of edges."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -14,8 +14,7 @@ from hpcgnn.kernels import EdgeEnds
 class ChainEdges(NamedTuple):
     """A block of edges.
 
-    `ends` are what edges see of their ends, `states` (B, F), or None; `place` is where they are
-    among all edges.
+    `ends` are the rows at their ends, `states` (B, F) or None; `place` is their slice of all edges.
     """
 
     ends: Ends
@@ -24,15 +23,15 @@ class ChainEdges(NamedTuple):
 
     @property
     def inputs(self) -> Sequence[Tensor]:
-        """Of the chain."""
+        """The inputs of the chain."""
         return [] if self.states is None else [self.states]
 
 
 class EdgeChain:
-    """A chain at work on blocks of edges.
+    """Runs a chain on blocks of edges.
 
-    `like` is a tensor of the kind of its inputs; `totals` are gradients of parameters, by their
-    identity, which are added to.
+    `like` is a tensor with the dtype and memory of its inputs; `totals` are gradients of
+    parameters, keyed by the parameters' `id`, that are added to.
     """
 
     def __init__(
@@ -45,18 +44,18 @@ class EdgeChain:
         self._room: Room | None = None
 
     def keep(self, num_edges: int, *, always: bool) -> Room | None:
-        """Return room for what the maps give for all edges, `always` or where it is small."""
+        """Return memory for the maps' results for all edges, if it is small or `always`."""
         small = self._chain.is_small(num_edges, self._like.element_size())
         return self._run.room(num_edges) if always or small else None
 
     def messages(self, edges: ChainEdges, kept: Room | None, out: Tensor | None = None) -> Tensor:
-        """Return the messages (B, width), in `out` if that is given; what the maps gave is kept."""
+        """Return the messages (B, width), in `out` if given; `kept` takes the maps' results."""
         room = self._rows(edges, kept)
         self._run.forward(edges.inputs, edges.ends, room)
         return self._result(edges, room, out)
 
     def again(self, edges: ChainEdges, kept: Room | None, *, reads: bool) -> Tensor | None:
-        """Compute once more what `add_gradients` needs; return the messages if anybody `reads`."""
+        """Recompute what `add_gradients` needs, unless kept; return the messages if `reads`."""
         room = self._rows(edges, kept)
         if kept is None:
             again = self._run.forward if reads else self._run.again
@@ -64,7 +63,7 @@ class EdgeChain:
         return self._result(edges, room, None) if reads else None
 
     def gathered(self, shared: Tensor, target_ids: Tensor, beside: Tensor | None) -> Tensor:
-        """Return rows (N, width) of the edges' targets, plus what stands beside them (B, width)."""
+        """Return the edges' rows of `shared` (N, width), plus `beside` (B, width) if given."""
         memory, rows = memory_of(shared), shared.to(self._like.dtype).contiguous()
         out = memory.empty(rows, (len(target_ids), self.width))
         source, ids, gathered = (memory.array(tensor) for tensor in (rows, target_ids, out))
@@ -79,8 +78,8 @@ class EdgeChain:
     ) -> None:
         """Add the gradients of parameters and ends, and write those of the states.
 
-        `gradient` (B, width) is that of the messages, `of` has those of the block, None where they
-        are not wanted.
+        `gradient` (B, width) is that of the messages, `of` has those of the block, None if not
+        needed.
         """
         of_inputs = [of.states] if edges.inputs else []
         room = self._rows(edges, kept)

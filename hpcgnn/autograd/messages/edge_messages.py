@@ -1,7 +1,7 @@
 """Messages that a torch module computes for edges, reduced at their targets, by blocks of edges.
 
-Edges whose sources are on this rank are computed while rows of other ranks travel, the others when
-theirs arrive; see `hpcgnn.messages`.
+Edges with sources on this rank are computed while the rows of other ranks are under way, others
+when their rows arrive; see `hpcgnn.messages`.
 
 Shape suffixes: N local nodes, R rows of sources, E edges, B edges of a block, T targets of a block,
 F columns of an edge's state, M columns of a message, K scores of an edge.
@@ -43,22 +43,22 @@ from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices
 
 _PUSHED = (
-    "messages that an exchange pushes add up, so that {}: set exchange.method = 'aware', or ask "
-    "for Aggregation.MESSAGES"
+    "messages that an exchange pushes are summed, so that {}: set exchange.method = 'aware', or "
+    "ask for Aggregation.MESSAGES"
 )
 BLOCK_BYTES = 4 << 20
-"""Of the rows and states that a block of edges gathers."""
+"""The size in bytes of the rows and states that a block of edges gathers."""
 DEVICE_BLOCK_BYTES = 256 << 20
 """The same on a GPU, whose caches are small and whose launches take long."""
 KEPT_BLOCK = 1 << 14
-"""Edges of a block that is made once, and not in each pass; on a GPU all are."""
+"""Blocks of at most so many edges are made once, not in each pass; on a GPU all blocks are."""
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeInputs:
-    """The edges that end at a rank's nodes, in an order of its own.
+    """The edges that end at a rank's nodes, in the operator's order.
 
-    `given` (E, F) are features in place of those of the operator.
+    `given` (E, F) are features that replace those of the operator.
     """
 
     operator: MessageOperator
@@ -66,63 +66,63 @@ class EdgeInputs:
 
     @property
     def features(self) -> Tensor:
-        """(E, F) in the type that models compute in, where rows of nodes are."""
+        """Features (E, F) in the dtype that models compute in, in the memory of node rows."""
         stored = self.stored
         return stored.float() if stored.dtype == torch.float16 else stored
 
     @property
     def stored(self) -> Tensor:
-        """The same, but of float16 where the store has them so: `states` of `reduce_messages`."""
+        """The features, in float16 if the store has that: use as `states` of `reduce_messages`."""
         return _known(self.operator, "features") if self.given is None else self.given
 
     def with_columns(self, rows: Tensor) -> Tensor:
-        """Return features with more columns: `rows` (E, any width) in the order of the store."""
+        """Return the features with `rows` (E, any width), in the order of the store, appended."""
         fixed, numbers = _known(self.operator, "features"), self.operator.numbers
-        own = rows if numbers is None else rows[torch.from_numpy(numbers)]
-        return torch.cat([fixed, own.to(fixed)], dim=1)
+        columns = rows if numbers is None else rows[torch.from_numpy(numbers)]
+        return torch.cat([fixed, columns.to(fixed)], dim=1)
 
     def in_store_order(self, rows: Tensor) -> Tensor:
         """Return rows (E, any width) of the edges in the order of the store."""
-        places = self.operator.places
-        return rows if places is None else take_rows(rows, places)
+        positions = self.operator.places
+        return rows if positions is None else take_rows(rows, positions)
 
     @property
     def targets(self) -> Tensor:
-        """(E,) int64 local rows."""
+        """The targets (E,) of the edges, int64 local rows."""
         return _known(self.operator, "targets")
 
     @property
     def degrees(self) -> Tensor:
-        """(N,) int64 numbers of edges of the targets."""
+        """The numbers of edges (N,) int64 that end at the nodes."""
         return _known(self.operator, "degrees")
 
     def carry(self, before: "EdgeInputs", states: Tensor) -> Tensor:
-        """Return the states of these edges, among those (any, F) of the layer `before`.
+        """Return the states of these edges, from the states (any, F) of the layer `before`.
 
-        With active sets that one has more edges.
+        With active sets, that layer has more edges.
         """
         positions = self.operator.places_in(before.operator)
         return states if positions is None else take_rows(states, positions)
 
 
 _uploaded: WeakKeyDictionary[MessageOperator, dict[str, Tensor]] = WeakKeyDictionary()
-"""Arrays of operators by name, on GPUs."""
+"""Arrays of operators on GPUs, by name."""
 
 
 def _known(operator: MessageOperator, name: str) -> Tensor:
-    """Return an array of an operator where its rows are."""
+    """Return an array of an operator as a tensor in the memory of its rows."""
     if operator.memory is MAIN:
         return torch.from_numpy(getattr(operator, name))
-    known = _uploaded.setdefault(operator, {})
-    if name not in known:
-        known[name] = as_tensor(operator.memory.put(getattr(operator, name)))
-    return known[name]
+    uploaded = _uploaded.setdefault(operator, {})
+    if name not in uploaded:
+        uploaded[name] = as_tensor(operator.memory.put(getattr(operator, name)))
+    return uploaded[name]
 
 
 class EdgeResult(NamedTuple):
-    """What a message module returns that gives more than messages.
+    """The result of a message module that returns more than messages.
 
-    `message` is (B, M). `score` is (B, K), where ``softmax`` is among the reductions; K divides M.
+    `message` is (B, M). `score` is (B, K) and needed for the reduction ``softmax``; K divides M.
     `states` (B, any width) are the new states of the edges.
     """
 
@@ -132,26 +132,26 @@ class EdgeResult(NamedTuple):
 
 
 class EdgeModule(nn.Module):
-    """A message module that says more of itself than a plain one."""
+    """A message module with additional information for its execution."""
 
     width: int = 0
-    """Columns of the widest array that it makes of an edge, which blocks are cut for."""
+    """Columns of the widest array that it makes for an edge; blocks are cut to fit it."""
     keeps: bool = False
-    """Whether what the maps of a chain give waits for the backward pass, and is not made again."""
+    """Whether to save the results of a chain's maps for the backward pass, not recompute them."""
 
     def chain(self) -> Chain | None:
-        """Return what the module computes as a chain, which fused kernels run, or None.
+        """Return the module's computation as a chain, which fused kernels can run, or None.
 
-        The chain's input are the states, its ends what edges see of targets and sources. Its result
-        are the messages and, where it adds the states, the new states.
+        The chain's input is the states, its ends are the rows of targets and sources (`arrived`).
+        Its result is the messages and, if it adds the states, also the new states.
         """
         return None
 
     def arrived(self, rows: Tensor) -> Tensor:
-        """Return what edges see of the rows (R, any width) of their sources.
+        """Return a map of the rows (R, any width) of sources, which edges then read.
 
-        It is computed where these were fetched to, once for each row, so that the narrower of a
-        row and its map can travel.
+        It is computed after the rows were fetched, once for each row. A module can so map rows
+        before or after they are sent, whichever is narrower.
         """
         return rows
 
@@ -164,10 +164,10 @@ class _Inputs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Block(BlockTargets):
-    """Some edges of a part.
+    """A block of consecutive edges of a part.
 
-    `target_ids` (B,) int32 are local nodes, `sources` (B,) int32 rows of the array that the part's
-    sources are in, `edges` places among all edges.
+    `target_ids` (B,) int32 are local nodes, `sources` (B,) int32 rows of the array of the part's
+    sources, `edges` the slice of all edges.
     """
 
     target_ids: Tensor
@@ -175,7 +175,7 @@ class _Block(BlockTargets):
     edges: slice
 
     def on(self, device: torch.device) -> "_Block":
-        """Return the block with its numbers on a device."""
+        """Return the block with its index arrays on a device."""
         if device.type == "cpu":
             return self
         return replace(
@@ -187,7 +187,7 @@ class _Block(BlockTargets):
         )
 
     def gathered(self, inputs: _Inputs) -> _Inputs:
-        """Return what the module is called with, in the precision of its weights."""
+        """Return the module's arguments, in the precision of its weights."""
         targets, sources, states = inputs
         return _Inputs(
             None if targets is None else widened(self.pick(targets)),
@@ -196,7 +196,7 @@ class _Block(BlockTargets):
         )
 
     def in_chain(self, inputs: _Inputs) -> ChainEdges:
-        """Return what a chain reads, or the gradients that it adds to."""
+        """Return the inputs of a chain, or the gradients that it adds to."""
         targets, sources, states = inputs
         ends = Ends(
             targets,
@@ -208,31 +208,31 @@ class _Block(BlockTargets):
         return ChainEdges(ends, rows, self.edges)
 
     def of(self, result: EdgeResult) -> EdgeBlock:
-        """Return the messages as reductions take them."""
-        # Of 16 bits a sum would round with each edge.
+        """Return the messages in the form that reductions take."""
+        # Widen them: a sum in 16 bits would round with each edge.
         message = widened(result.message.detach())
         score = None if result.score is None else widened(result.score.detach())
         return EdgeBlock(self.rows, self.num_rows, self.targets, message, score)
 
 
 def _as_rows(states: Tensor) -> Tensor:
-    """Return states as rows of 16 bits are computed with, of what may wait as float16."""
+    """Return states in bfloat16 if they are stored in float16."""
     return states.to(torch.bfloat16) if states.dtype == torch.float16 else states
 
 
-_made: WeakKeyDictionary[EdgePart, dict[tuple[Any, ...], list[_Block]]] = WeakKeyDictionary()
+_kept_blocks: WeakKeyDictionary[EdgePart, dict[tuple[Any, ...], list[_Block]]] = WeakKeyDictionary()
 """Blocks of parts that are not made again in each epoch."""
 
 
 class _Cuts(NamedTuple):
-    """How parts are cut: into `step` edges, whose numbers are where the rows of nodes are."""
+    """Cuts parts into blocks of `step` edges, with index arrays on the `device` of node rows."""
 
     step: int
     device: torch.device
 
     @classmethod
     def of(cls, module: nn.Module, inputs: _Inputs, run: EdgeChain | None) -> "_Cuts":
-        """Return it for what a module is called with."""
+        """Return the cuts for the arguments of a module."""
         present = [tensor for tensor in inputs if tensor is not None]
         device = present[0].device if present else torch.device("cpu")
         if run is not None:
@@ -240,20 +240,20 @@ class _Cuts(NamedTuple):
         inner = module.width if isinstance(module, EdgeModule) else 0
         columns = inner + sum(tensor.shape[1] for tensor in present)
         size = columns * max((tensor.element_size() for tensor in present), default=1)
-        most = DEVICE_BLOCK_BYTES if device.type == "cuda" else BLOCK_BYTES
-        return cls(max(1, most // max(1, size)), device)
+        limit = DEVICE_BLOCK_BYTES if device.type == "cuda" else BLOCK_BYTES
+        return cls(max(1, limit // max(1, size)), device)
 
     def blocks(self, part: EdgePart, sources: LocalIndices, least: int = 0) -> Iterable[_Block]:
-        """Return the edges of a part; one empty block if `least` is 1 without any."""
-        # All steps that are long enough give the same one block.
+        """Return the blocks of a part; one empty block if it has no edges and `least` is 1."""
+        # All steps that are long enough give the same single block.
         step = min(self.step, max(part.block.nnz, 1))
         blocks = (block.on(self.device) for block in _cut(part, sources, step, least))
         if self.device.type == "cpu" and part.block.nnz > min(step, KEPT_BLOCK):
             return blocks
-        known, key = _made.setdefault(part, {}), (step, self.device, id(sources), least)
-        if key not in known:
-            known[key] = list(blocks)
-        return known[key]
+        cached, key = _kept_blocks.setdefault(part, {}), (step, self.device, id(sources), least)
+        if key not in cached:
+            cached[key] = list(blocks)
+        return cached[key]
 
 
 def _cut(part: EdgePart, sources: LocalIndices, step: int, least: int) -> Iterator[_Block]:
@@ -264,7 +264,7 @@ def _cut(part: EdgePart, sources: LocalIndices, step: int, least: int) -> Iterat
         last = int(np.searchsorted(indptr, stop)) if stop else 0
         counts = np.diff(indptr[first : last + 1])
         if last > first:
-            # Others have the edges of these two rows before and behind.
+            # Other blocks have the remaining edges of the first and the last row.
             counts[0] -= start - indptr[first]
             counts[-1] -= indptr[last] - stop
         rows = slice(first, last)
@@ -282,7 +282,7 @@ def _cut(part: EdgePart, sources: LocalIndices, step: int, least: int) -> Iterat
 def _chain_of(
     module: nn.Module, inputs: _Inputs, totals: Mapping[int, Tensor] | None = None
 ) -> EdgeChain | None:
-    """Return a module's chain where the kernels can run it."""
+    """Return a module's chain if the kernels can run it, else None."""
     chain = module.chain() if isinstance(module, EdgeModule) else None
     like = next((tensor for tensor in inputs if tensor is not None), None)
     if chain is None or like is None or not chain.fits(like):
@@ -291,14 +291,10 @@ def _chain_of(
 
 
 def _seen(module: nn.Module, sources: Tensor | None) -> Tensor | None:
-    """Return what edges see of rows of sources."""
+    """Return rows of sources as edges read them, see `EdgeModule.arrived`."""
     if sources is None or not isinstance(module, EdgeModule):
         return sources
     return module.arrived(sources)
-
-
-def _learned(module: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def _result(returned: Tensor | EdgeResult) -> EdgeResult:
@@ -315,8 +311,8 @@ class _Reduce(torch.autograd.Function):
         *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         ctx.operator, ctx.module = operator, module
-        # Under hooks of saved tensors those are others than the parameters, whose gradients a chain
-        # knows by identity.
+        # With hooks, saved tensors are not the parameters themselves, but a chain finds gradients
+        # by the identity of parameters: keep these.
         ctx.learned = tensors[3:]
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
@@ -351,13 +347,13 @@ class _Reduce(torch.autograd.Function):
 
 
 def _ordered(tensors: Sequence[Tensor | None]) -> AbstractContextManager[None]:
-    """Return the context in which exchanges of rows run in the order of torch's own work."""
+    """Return a context in which exchanges of rows run in the order of torch's work."""
     present = [tensor for tensor in tensors if tensor is not None]
     return memory_of(present[0]).ordered() if present else nullcontext()
 
 
 class _Kept(NamedTuple):
-    """What waits for the backward pass: fetched `rows`, and what a chain's maps gave."""
+    """Data saved for the backward pass: fetched `rows`, and the results of a chain's maps."""
 
     rows: Fetched
     room: Room | None
@@ -365,7 +361,7 @@ class _Kept(NamedTuple):
 
 
 class _Forward:
-    """The reductions of messages, and the new states of the edges."""
+    """Computes the reductions of messages, and the new states of the edges."""
 
     def __init__(
         self,
@@ -383,7 +379,7 @@ class _Forward:
 
     @collective
     def run(self, *, for_backward: bool) -> _Kept:
-        """Compute all messages; return what is kept."""
+        """Compute all messages; return the data to keep for the backward pass."""
         operator, inputs = self._operator, self._inputs
         if self._chain is not None and for_backward:
             always = isinstance(self._module, EdgeModule) and self._module.keeps
@@ -393,7 +389,7 @@ class _Forward:
         like = next(tensor for tensor in inputs if tensor is not None)
         push = ForwardPush(operator.pushed, inputs.targets, like, operator.trace)
         start = partial(push.start, self._summed, self._total, operator.moment)
-        # Stages of a sequential push need buffers that a fetch under way still has.
+        # The stages of a sequential push need the buffers of a fetch, so that it must end first.
         sequential = not operator.sources.keeps
         pushed = None if sequential else start(keep=for_backward)
         rows = self._add_own(keep=for_backward)
@@ -402,13 +398,13 @@ class _Forward:
         return _Kept(rows, self._room, pushed)
 
     def _summed(self, part: EdgePart, targets: Tensor | None) -> Sum:
-        here = copy(self)
-        here._num_targets, here.reductions = part.block.shape[0], []
-        here._inputs = self._inputs._replace(targets=targets)
-        here._add(part, self._inputs.sources, 1)
-        if here.states is not None:
+        stage = copy(self)
+        stage._num_targets, stage.reductions = part.block.shape[0], []
+        stage._inputs = self._inputs._replace(targets=targets)
+        stage._add(part, self._inputs.sources, 1)
+        if stage.states is not None:
             raise ValueError(_PUSHED.format("edges have no states"))
-        return here._sum
+        return stage._sum
 
     def _total(self) -> Tensor:
         return self._sum.total
@@ -421,7 +417,7 @@ class _Forward:
 
     @collective
     def _add_own(self, *, keep: bool) -> Fetched:
-        """Add the messages of edges that end at own rows."""
+        """Add the messages of edges that end at this rank's rows."""
         operator, sources = self._operator, self._inputs.sources
         if sources is None:
             for least, part in zip((1, *[0] * len(operator.stages)), operator.parts, strict=True):
@@ -437,7 +433,7 @@ class _Forward:
         fetch = operator.sources.start_fetch(rows, keep=keep)
         drawn = operator.moment.now
         with trace.span("interior.forward"):
-            # Without edges one empty block tells the widths of what the module returns.
+            # Without edges, one empty block determines the widths of the module's results.
             self._add(operator.own, sources, 1)
         arrived_rows = []
         for index, part in enumerate(operator.stages):
@@ -482,11 +478,11 @@ class _Forward:
 
 
 class _Backward:
-    """The gradients of one call, block by block, each computed again.
+    """Computes the gradients of one call, recomputing one block after the other.
 
-    `reductions` come with their gradients; none where nobody differentiates what they gave.
+    `reductions` have their gradients set; there are none if their results need no gradient.
     `tensors` are the arguments, parameters last; `needs_gradient` tells which of them get one.
-    `unread`: nobody else reads `to_states`, so that the states' gradient may take its memory.
+    `unread` tells that nobody else reads `to_states`: the states' gradient may then overwrite it.
     """
 
     def __init__(
@@ -513,7 +509,7 @@ class _Backward:
         self._room: Room | None = None
         states = self._inputs.states
         if states is not None and needs_gradient[2]:
-            # A chain writes them, block by block.
+            # A chain writes all of them, block by block, so that they need no zeros.
             by_chain = self._chain is not None
             empty = memory_of(states).empty
             if unread and to_states is not None and _layout(to_states) == _layout(states):
@@ -530,23 +526,23 @@ class _Backward:
 
     @collective
     def run(self, operator: MessageOperator, saved: _Kept, to_reduced: Tensor | None) -> None:
-        """Add the gradients through all edges; `to_reduced` are those of the reductions."""
+        """Add the gradients through all edges; `to_reduced` is that of the reductions."""
         self._room, push = saved.room, None
         if operator.pushed is not None and saved.pushed is not None and to_reduced is not None:
-            given = operator.pushed, saved.pushed, to_reduced, self._inputs.targets
-            push = BackwardPush(*given, operator.trace)
+            sent = operator.pushed, saved.pushed, to_reduced, self._inputs.targets
+            push = BackwardPush(*sent, operator.trace)
             push.start()
         self._add_own(operator, saved)
         if push is not None:
             push.finish(self._add_pushed, self._sums[0])
 
     def _add_pushed(self, part: EdgePart, reduction: Sum, targets: Tensor | None) -> Tensor | None:
-        here = copy(self)
-        wanted = self._sums[0] is not None and targets is not None
-        of_targets = _zeros(targets) if wanted and targets is not None else None
-        here._reductions, here._sums = [reduction], [of_targets, *self._sums[1:]]
-        here._inputs = self._inputs._replace(targets=targets)
-        here._add(part, self._inputs.sources, self._sums[1])
+        stage = copy(self)
+        needed = self._sums[0] is not None and targets is not None
+        of_targets = _zeros(targets) if needed and targets is not None else None
+        stage._reductions, stage._sums = [reduction], [of_targets, *self._sums[1:]]
+        stage._inputs = self._inputs._replace(targets=targets)
+        stage._add(part, self._inputs.sources, self._sums[1])
         return of_targets
 
     @collective
@@ -578,7 +574,7 @@ class _Backward:
             push.finish()
 
     def _add(self, part: EdgePart, sources: Tensor | None, total: Tensor | None) -> None:
-        """Add the gradients through the edges of a part, those of its sources to `total`."""
+        """Add the gradients through the edges of a part; those of its sources go to `total`."""
         rows = None if sources is None else sources.detach().requires_grad_(total is not None)
         with torch.enable_grad():
             seen = _seen(self._module, rows)
@@ -595,10 +591,10 @@ class _Backward:
         if seen is rows or seen is None or of_seen is None or part.block.nnz == 0:
             return
         ends = [] if rows is None or total is None else [(rows, total)]
-        for (_, into), gradient in _found(
+        for (_, leaf_total), gradient in _gradients(
             [(seen, of_seen.to(seen.dtype))], [*ends, *self._weights]
         ):
-            into += gradient
+            leaf_total += gradient
 
     def _add_chain(
         self, chain: EdgeChain, block: _Block, inputs: _Inputs, of_sources: Tensor | None
@@ -606,7 +602,7 @@ class _Backward:
         of_targets, _, of_states = self._sums[:3]
         chain_input = block.in_chain(inputs)
         upper = None if self._to_states is None else self._to_states[block.edges].contiguous()
-        # Where all edges of a target have one gradient, nobody reads the messages.
+        # If all edges of a target share one gradient, the messages themselves are not needed.
         shared = self._reductions[0].shared if len(self._reductions) == 1 else None
         reads = bool(self._reductions) and shared is None
         message = chain.again(chain_input, self._room, reads=reads)
@@ -616,8 +612,8 @@ class _Backward:
             of_message, _ = gradients_of(self._reductions, block.of(EdgeResult(widened(message))))
             upper = of_message if upper is None else of_message.add_(upper)
         if upper is not None:
-            of = block.in_chain(_Inputs(of_targets, of_sources, of_states))
-            chain.add_gradients(chain_input, self._room, upper, of)
+            gradients = block.in_chain(_Inputs(of_targets, of_sources, of_states))
+            chain.add_gradients(chain_input, self._room, upper, gradients)
 
     def _add_block(self, block: _Block, inputs: _Inputs, of_sources: Tensor | None) -> None:
         of_targets, _, of_states = self._sums[:3]
@@ -627,7 +623,7 @@ class _Backward:
                 block.gathered(inputs), (of_targets, of_sources, of_states), strict=True
             )
         ]
-        # Computed again: kept, they would be the arrays that this function avoids.
+        # Recompute them: kept, they would be the arrays that this function avoids.
         with torch.enable_grad():
             result = _result(self._module(*leaves))
         ends: list[tuple[Tensor, Tensor]] = []
@@ -644,7 +640,7 @@ class _Backward:
             ends.append((result.states, upper))
         targets, sources, states = leaves
         leaf_totals = _both(leaves, (of_targets, of_sources, of_states))
-        for (leaf, total), gradient in _found(ends, [*leaf_totals, *self._weights]):
+        for (leaf, total), gradient in _gradients(ends, [*leaf_totals, *self._weights]):
             if leaf is targets:
                 block.add(gradient, total)
             elif leaf is sources:
@@ -656,7 +652,7 @@ class _Backward:
 
 
 def _zeros(like: Tensor) -> Tensor:
-    """Return zeros to add up in, in the precision of weights."""
+    """Return zeros to sum in, in the precision of weights."""
     if like.dtype == torch.bfloat16:
         return like.new_zeros(like.shape, dtype=torch.float32)
     return memory_of(like).empty(like, like.shape).zero_()
@@ -669,15 +665,15 @@ def _layout(tensor: Tensor) -> tuple[Any, ...]:
 def _both(
     leaves: Sequence[Tensor | None], totals: Sequence[Tensor | None]
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the leaves that have a total, with these."""
+    """Return pairs of the leaves and their totals, without those that have none."""
     pairs = zip(leaves, totals, strict=True)
     return [(leaf, total) for leaf, total in pairs if leaf is not None and total is not None]
 
 
-def _found(
+def _gradients(
     ends: Sequence[tuple[Tensor, Tensor]], leaf_totals: Sequence[tuple[Tensor, Tensor]]
 ) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
-    """Yield the gradients of what depends on the leaves of some places, with these."""
+    """Yield the gradients of leaves that `ends` depend on, with the leaves and their totals."""
     ends = [(value, gradient) for value, gradient in ends if value.requires_grad]
     if not ends or not leaf_totals:
         return
@@ -691,8 +687,8 @@ def _found(
             yield leaf_total, part
 
 
-def _waits(states: Tensor, rows: Tensor, edges: EdgeInputs) -> bool:
-    """Return whether states become what rows are block by block, as nobody differentiates them."""
+def _converts_by_block(states: Tensor, rows: Tensor, edges: EdgeInputs) -> bool:
+    """Return whether states take the dtype of rows block by block: they need no gradient."""
     narrow = states.dtype == torch.float16 and rows.dtype == torch.bfloat16
     exact = isinstance(edges.operator, ExactMessages)
     return narrow and not exact and not states.requires_grad
@@ -710,44 +706,44 @@ def reduce_messages(
 ) -> tuple[Tensor, Tensor | None]:
     """Return messages of edges, reduced at their targets, and the new states of the edges.
 
-    Collective where there are `sources`, and so is its backward pass. The module is called as
-    ``module(rows of the targets, rows of the sources, states)`` on a block of edges, without
-    gradients, and again in the backward pass: what waits for it are the arguments, the rows of the
-    sources and a few rows for each target. So the module returns the same for the same inputs,
-    and computes each edge by itself: no `torch.nn.Dropout`, no batch normalisation. Gradients reach
-    its parameters, `targets`, `sources` and `states`, once: not those of gradients.
+    Collective if there are `sources`, and so is its backward pass. The module is called as
+    ``module(rows of the targets, rows of the sources, states)`` on blocks of edges, without
+    gradients, and again in the backward pass. Only the arguments, the rows of the sources and a few
+    rows per target are saved for it. The module must therefore return the same for the same inputs,
+    and treat each edge separately: no `torch.nn.Dropout`, no batch normalisation. Gradients reach
+    its parameters, `targets`, `sources` and `states`; second derivatives are not supported.
 
     Parameters
     ----------
     module
-        Returns messages (B, M), or an `EdgeResult`; an `EdgeModule` says more of itself. It is
-        called on 0 edges where a rank has none.
+        Returns messages (B, M), or an `EdgeResult`; it may be an `EdgeModule`. It is called on 0
+        edges on a rank that has none.
     targets
-        (N, any width) rows of the local nodes that edges end at; the module gets None without.
+        Rows (N, any width) of the local nodes that edges end at; without, the module gets None.
     sources
-        (N, any width) rows of the local nodes that edges start at, fetched from their owners; the
-        module gets None without.
+        Rows (N, any width) of the local nodes that edges start at, which are fetched from their
+        owners; without, the module gets None.
     states
-        (E, F) of the edges, in their order; the module gets None without.
+        States (E, F) of the edges, in their order; without, the module gets None.
     reduce
-        Names in `REDUCTIONS`: ``sum``, ``mean``, ``max``, ``min``, ``std`` (of the population, 0 up
-        to √1e-5), and ``softmax``: the sum of messages, weighted by the softmax of their scores
-        over the edges of a target; each score weights M / K columns. Edges that share a largest or
-        smallest number share its gradient.
+        Names in `REDUCTIONS`: ``sum``, ``mean``, ``max``, ``min``, ``std`` (of the population; 0 up
+        to √1e-5), and ``softmax``, the sum of messages weighted by the softmax of their scores over
+        the edges of a target, in which each score weights M / K columns. Edges that share a maximum
+        or minimum share its gradient.
 
     Returns
     -------
     tuple of Tensor
-        (N, M times the number of reductions), side by side in their order, zeros at nodes without
-        edges; and (E, width) new states, None where the module gives none.
+        The reductions, concatenated in their order to (N, M times their number), zeros at nodes
+        without edges; and new states (E, width), None if the module returns none.
 
     Raises
     ------
     TypeError
-        When `module` is a plain function, whose parameters would get no gradients.
+        If `module` is a plain function, whose parameters would get no gradients.
     ValueError
-        When `reduce` is empty or names another reduction, or ``softmax`` has no scores; where
-        messages are pushed, when they are not summed or their mean is not taken, or with states.
+        If `reduce` is empty or names an unknown reduction, or ``softmax`` has no scores. If
+        messages are pushed, also for reductions other than sum and mean, and for new states.
 
     Examples
     --------
@@ -768,13 +764,14 @@ def reduce_messages(
     if unknown or not reduce:
         raise ValueError(f"reduce={list(reduce)}: one or more of {', '.join(REDUCTIONS)}")
     rows = sources if targets is None else targets
-    if rows is not None and states is not None and not _waits(states, rows, edges):
+    if rows is not None and states is not None and not _converts_by_block(states, rows, edges):
         states = states.to(rows.dtype)
     if isinstance(edges.operator, ExactMessages):
         seen = _seen(module, sources)
         return reduce_exactly(edges.operator, module, tuple(reduce), (targets, seen, states))
-    # Parameters are arguments so that torch asks for their gradients.
-    tensors = targets, sources, states, *_learned(module)
+    # Parameters are arguments, so that torch computes their gradients.
+    learned = (parameter for parameter in module.parameters() if parameter.requires_grad)
+    tensors = targets, sources, states, *learned
     if edges.operator.pushed is None:
         return _Reduce.apply(  # type: ignore[no-untyped-call]
             edges.operator, module, tuple(reduce), *tensors

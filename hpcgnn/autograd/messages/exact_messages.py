@@ -1,7 +1,7 @@
-"""Messages whose reductions and gradients have equal bits at any distribution of the nodes.
+"""Messages whose reductions and gradients have the same bits for any distribution of nodes.
 
-All edges of a rank are computed at once, and again in the backward pass. What the module multiplies
-and adds up over edges is left to the `Arithmetic` of the run.
+All edges of a rank are computed at once, and again in the backward pass. The module's products and
+sums over edges use the `Arithmetic` of the run.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class _SourceRows(torch.autograd.Function):
 
 
 class _Reduced(torch.autograd.Function):
-    """Reductions (N, M each) of messages (E, M), whose targets do not fall."""
+    """Reductions (N, M each) of messages (E, M), which are sorted by target."""
 
     @staticmethod
     def forward(
@@ -44,7 +44,7 @@ class _Reduced(torch.autograd.Function):
         ctx.reductions = [REDUCTIONS[name](ctx.block.num_rows, ctx.block) for name in names]
         for reduction in ctx.reductions:
             reduction.add(ctx.block)
-        return torch.cat([each.result() for each in ctx.reductions], dim=1)
+        return torch.cat([reduction.result() for reduction in ctx.reductions], dim=1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -61,19 +61,19 @@ def reduce_exactly(
     names: tuple[str, ...],
     inputs: tuple[Tensor | None, Tensor | None, Tensor | None],
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what `reduce_messages` does.
+    """Return the result of `reduce_messages`.
 
-    `inputs` are rows of targets, what edges see of rows of sources, and states.
+    `inputs` are rows of targets, rows of sources after `EdgeModule.arrived`, and states.
     """
     kept: list[FloatArray] | None = (
         [] if operator.sources.keeps and torch.is_grad_enabled() else None
     )
     order, ends = torch.from_numpy(operator.order), torch.from_numpy(operator.ends).long()
-    places = [place for place, each in enumerate(inputs) if each is not None]
+    positions = [index for index, rows in enumerate(inputs) if rows is not None]
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         operands: list[Tensor | None] = [None, None, None]
-        for position, tensor in zip(places, tensors, strict=True):
+        for position, tensor in zip(positions, tensors, strict=True):
             if position == 0:
                 operands[0] = take_rows(tensor, operator.ends)
             elif position == 1:
@@ -95,6 +95,6 @@ def reduce_exactly(
             return (reduced,)
         return reduced, torch.empty_like(states).index_copy(0, order.long(), states)
 
-    present = [each for each in inputs if each is not None]
+    present = [rows for rows in inputs if rows is not None]
     reduced, *states = run_steps([Step(run, module)], present, operator.moment, saves=False)
     return reduced, states[0] if states else None

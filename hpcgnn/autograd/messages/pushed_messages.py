@@ -1,6 +1,6 @@
-"""Messages of edges whose targets other ranks own: their sums travel, and gradients come back.
+"""Messages of edges whose targets other ranks own: send their sums, and fetch their gradients.
 
-Where edges read the rows of their targets, these are fetched as well.
+If edges read the rows of their targets, these are fetched too.
 
 Shape suffixes: N local nodes, T targets of a stage, M columns of a message, W of a target's row.
 """
@@ -21,29 +21,29 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import FloatArray
 
 Rows: TypeAlias = tuple[FloatArray, Instant | None]
-"""As of `RemoteRows.start_fetch_of`."""
+"""An entry of the list that `RemoteRows.start_fetch_of` takes."""
 Summed: TypeAlias = Callable[[EdgePart, Tensor | None], Sum]
 """Returns the sums of the messages of a part, given the rows (T, W) of its targets."""
 Added: TypeAlias = Callable[[EdgePart, Sum, Tensor | None], Tensor | None]
-"""Adds the gradients through a part; returns those (T, W) of its targets' rows where asked for."""
+"""Adds the gradients through a part; returns those (T, W) of its targets' rows if needed."""
 
 
 class Pushed(NamedTuple):
-    """What waits for the backward pass: the `targets`' rows, and what each stage added up."""
+    """Data saved for the backward pass: the `targets`' rows, and the sum of each stage."""
 
     targets: Fetched
     sums: Sequence[Sum]
 
 
 class ForwardPush:
-    """The sums of pushed edges on their way to the owners of their targets.
+    """Sends the sums of pushed edges to the owners of their targets.
 
     Parameters
     ----------
     targets
-        (N, W) rows of the local nodes, or None where edges do not read them.
+        (N, W) rows of the local nodes, None if edges do not read them.
     like
-        A tensor where rows are.
+        A tensor in the memory of the rows.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class ForwardPush:
 
     @collective
     def start(
-        self, summed: Summed, into: Callable[[], Tensor], moment: Moment, *, keep: bool
+        self, summed: Summed, total: Callable[[], Tensor], moment: Moment, *, keep: bool
     ) -> Pushed:
-        """Compute and send the sums; `into` returns the (N, M) that arriving ones are added to."""
+        """Compute and send the sums; arriving ones are added to the (N, M) that `total` returns."""
         rows, memory, targets = self._pushed.rows, self._memory, self._targets
         fetch, drawn, arrived = None, None, None
         kept: list[FloatArray] = []
@@ -74,28 +74,28 @@ class ForwardPush:
                 arrived = memory.tensor(rows.in_push_order(index, stage))
             with self._trace.span("boundary.forward"):
                 sums.append(summed(part, arrived))
-            found = memory.array(sums[-1].result())
+            sent_sums = memory.array(sums[-1].result())
             if self._push is None:
-                self._push = rows.start_push(found, lambda: memory.array(into()))
-            rows.send(self._push, index, found)
+                self._push = rows.start_push(sent_sums, lambda: memory.array(total()))
+            rows.send(self._push, index, sent_sums)
         return Pushed(Fetched(kept if keep and targets is not None else None, drawn), sums)
 
     @collective
     def finish(self) -> None:
-        """Take in what all other ranks pushed here."""
+        """Receive and add the sums that other ranks pushed."""
         if self._push is not None:
             self._push.finish()
 
 
 class BackwardPush:
-    """What pushed edges need of the owners of their targets in a backward pass.
+    """Fetches gradients for pushed edges from the owners of their targets, and returns theirs.
 
     Parameters
     ----------
     gradient
-        (N, M) of the sums.
+        (N, M) gradient of the sums.
     targets
-        As in the forward pass.
+        Rows of the local nodes, as in the forward pass.
     """
 
     def __init__(
@@ -116,13 +116,13 @@ class BackwardPush:
 
     @collective
     def start(self) -> None:
-        """Start to fetch where all arrives at once."""
+        """Start the fetch if all stages arrive at once."""
         if self._pushed.rows.keeps:
             self._fetch = self._pushed.rows.start_fetch_of(self._rows)
 
     @collective
     def finish(self, added: Added, of_targets: Tensor | None) -> None:
-        """Add all gradients, those of targets' rows to `of_targets` (N, W) of their owners."""
+        """Add all gradients, those of targets' rows to the `of_targets` (N, W) of their owners."""
         rows, memory, push = self._pushed.rows, self._memory, None
         fetch = self._fetch or rows.start_fetch_of(self._rows)
         total = None if of_targets is None else memory.array(of_targets)
@@ -132,10 +132,10 @@ class BackwardPush:
             reduction = self._saved.sums[index]
             reduction.start_backward(widened(gradient))
             with self._trace.span("boundary.reverse"):
-                found = added(part, reduction, targets)
-            if found is None or total is None:
+                of_stage = added(part, reduction, targets)
+            if of_stage is None or total is None:
                 continue
-            sent = memory.array(found)
+            sent = memory.array(of_stage)
             if push is None:
                 push = rows.start_push(sent, lambda: total)
             rows.send(push, index, sent)
@@ -145,8 +145,8 @@ class BackwardPush:
     def _stage(self, fetch: Fetch, index: int) -> tuple[Tensor, Tensor | None]:
         rows, memory, width = self._pushed.rows, self._memory, self._gradient.shape[1]
         arrived = rows.arrived(fetch, index, self._rows[0][0].dtype)
-        found = memory.tensor(rows.in_push_order(index, arrived))
-        targets = found[:, width:].contiguous() if len(self._rows) > 1 else None
+        joined = memory.tensor(rows.in_push_order(index, arrived))
+        targets = joined[:, width:].contiguous() if len(self._rows) > 1 else None
         if self._saved.targets.kept is not None:
             targets = memory.tensor(rows.in_push_order(index, self._saved.targets.kept[index]))
-        return found[:, :width].contiguous(), targets
+        return joined[:, :width].contiguous(), targets

@@ -1,4 +1,4 @@
-"""Reductions of messages at their targets, over blocks of edges; each knows its gradient.
+"""Reductions of messages at their targets, over blocks of edges, with their gradients.
 
 Shape suffixes: N local nodes, B edges of a block, T targets of a block, M columns of a message, K
 scores of an edge.
@@ -17,15 +17,14 @@ from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import widened
 
 SMALLEST_VARIANCE = 1e-5
-"""Smaller ones count as none, as in PyG: the gradient of a root has no bound at 0."""
+"""Smaller variances count as 0, as in PyG: the gradient of a square root is unbounded at 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class BlockTargets:
     """The targets of consecutive edges, among T local nodes, `rows`.
 
-    These are a range, or rising int64 numbers; `targets` (B,) int64 are places among them, not
-    falling.
+    `rows` is a range, or ascending int64 numbers; `targets` (B,) int64 are sorted positions in it.
     """
 
     rows: slice | Tensor
@@ -40,7 +39,7 @@ class BlockTargets:
             total.index_add_(0, self.rows[self.targets], values)
 
     def pick(self, rows: Tensor) -> Tensor:
-        """Return those (B, width) of the edges' targets among rows (N, width)."""
+        """Return the rows (B, width) of the edges' targets, from rows (N, width)."""
         if isinstance(self.rows, slice):
             return rows[self.rows].index_select(0, self.targets)
         return rows.index_select(0, self.rows[self.targets])
@@ -54,41 +53,41 @@ class EdgeBlock(BlockTargets):
     score: Tensor | None
 
     def sums(self, values: Tensor) -> Tensor:
-        """Return (T, width) sums of the edges' values (B, width)."""
+        """Return the sums (T, width) of the edges' values (B, width)."""
         shape = (self.num_rows, values.shape[1])
         return values.new_zeros(shape).index_add_(0, self.targets, values)
 
     def largest(self, values: Tensor, at_least: Tensor) -> Tensor:
-        """Return (T, width) maxima of `at_least` (T, width) and the edges' values (B, width)."""
-        places = self.targets[:, None].expand_as(values)
-        return at_least.scatter_reduce(0, places, values, "amax")
+        """Return the maxima of `at_least` (T, width) and the edges' values (B, width)."""
+        targets = self.targets[:, None].expand_as(values)
+        return at_least.scatter_reduce(0, targets, values, "amax")
 
     def counts(self) -> Tensor:
-        """Return (T, 1) numbers of edges, in the type of the messages."""
+        """Return the numbers of edges (T, 1), in the dtype of the messages."""
         return self.sums(self.message.new_ones(len(self.message), 1))
 
 
 class Reduction(Protocol):
-    """One row of each target, from its messages; made with N and the first block."""
+    """Reduces the messages of each target to one row; constructed with N and the first block."""
 
     shared: Tensor | None
-    """(N, M) gradient that all messages of a target have, from `start_backward` on; or None."""
+    """The gradient (N, M) that all messages of a target share, after `start_backward`; or None."""
 
     def add(self, block: EdgeBlock) -> None:
-        """Take the messages of a block."""
+        """Add the messages of a block."""
 
     def result(self) -> Tensor:
-        """Return (N, M), after the last block; zeros at targets without edges."""
+        """Return the result (N, M) after the last block; zeros at targets without edges."""
 
     def start_backward(self, gradient: Tensor) -> None:
-        """Take the gradient (N, M) of the result, of 16 bits where rows are."""
+        """Set the gradient (N, M) of the result, of 16 bits if rows are."""
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
-        """Return those of the messages (B, M) and of the scores (B, K) of a block."""
+        """Return the gradients of the messages (B, M) and scores (B, K) of a block."""
 
 
 class Sum(Reduction):
-    """Adds up in `total` (N, M), which others may add to before the result."""
+    """Sums messages in `total` (N, M), which others may add to before the result."""
 
     shared = None
 
@@ -103,7 +102,7 @@ class Sum(Reduction):
     @override
     def result(self) -> Tensor:
         total = self.total
-        # Nothing of it is needed for the gradient.
+        # Free it: the gradient does not need it.
         del self.total
         return total
 
@@ -147,10 +146,10 @@ class _Largest:
 
     def add(self, block: EdgeBlock) -> None:
         before = self.extreme[block.rows]
-        now = block.largest(self.sign * block.message, before)
-        # The edges that had a smaller maximum share nothing any more.
-        count = self.count[block.rows].masked_fill(now > before, 0)
-        self.extreme[block.rows] = now
+        after = block.largest(self.sign * block.message, before)
+        # Edges that had the maximum before no longer count if it has grown.
+        count = self.count[block.rows].masked_fill(after > before, 0)
+        self.extreme[block.rows] = after
         self.count[block.rows] = count + block.sums(self._hits(block))
 
     def result(self) -> Tensor:
@@ -164,7 +163,7 @@ class _Largest:
 
 
 class _Deviation:
-    """Blocks are joined by their means and squares around them (Chan et al., 1979)."""
+    """Merges blocks by their means and squared deviations (Chan et al., 1979)."""
 
     shared: Tensor | None = None
 
@@ -175,14 +174,14 @@ class _Deviation:
         self.squares = block.message.new_zeros(num_targets, width)
 
     def add(self, block: EdgeBlock) -> None:
-        more = block.counts()
-        mean = block.sums(block.message) / more.clamp(min=1)
+        count = block.counts()
+        mean = block.sums(block.message) / count.clamp(min=1)
         squares = block.sums((block.message - mean[block.targets]) ** 2)
         before, step = self.count[block.rows], mean - self.mean[block.rows]
-        share = more / (before + more).clamp(min=1)
+        share = count / (before + count).clamp(min=1)
         self.squares[block.rows] += squares + step**2 * before * share
         self.mean[block.rows] += step * share
-        self.count[block.rows] += more
+        self.count[block.rows] += count
 
     def result(self) -> Tensor:
         variance = self.squares / self.count.clamp(min=1)
@@ -193,8 +192,8 @@ class _Deviation:
         self.share = gradient / (self.count * deviation).masked_fill(deviation == 0, torch.inf)
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
-        away = block.message - block.pick(self.mean)
-        return away * block.pick(self.share), None
+        distance = block.message - block.pick(self.mean)
+        return distance * block.pick(self.share), None
 
 
 class _Softmax:
@@ -202,7 +201,7 @@ class _Softmax:
 
     def __init__(self, num_targets: int, block: EdgeBlock) -> None:
         if block.score is None:
-            raise ValueError("softmax: the module gives no scores; it returns an EdgeResult")
+            raise ValueError("softmax: the module gives no scores; return an EdgeResult with them")
         columns, scores = block.message.shape[1], block.score.shape[1]
         if scores == 0 or columns % scores:
             raise ValueError(f"softmax: {scores} scores do not divide {columns} columns")
@@ -217,11 +216,11 @@ class _Softmax:
     def add(self, block: EdgeBlock) -> None:
         assert block.score is not None
         before = self.largest[block.rows]
-        now = block.largest(block.score, before)
-        # A target between two others may have no edges.
-        smaller = (before - now).masked_fill(now == -torch.inf, 0).exp()
-        share = (block.score - now[block.targets]).exp()
-        self.largest[block.rows] = now
+        after = block.largest(block.score, before)
+        # A target between two others may have no edges: avoid inf - inf.
+        smaller = (before - after).masked_fill(after == -torch.inf, 0).exp()
+        share = (block.score - after[block.targets]).exp()
+        self.largest[block.rows] = after
         self.shares[block.rows] = self.shares[block.rows] * smaller + block.sums(share)
         sums = block.sums(self._wide(share) * block.message)
         self.total[block.rows] = self.total[block.rows] * self._wide(smaller) + sums
@@ -237,8 +236,8 @@ class _Softmax:
         share = (block.score - block.pick(self.largest)).exp()
         share /= block.pick(self.shares)
         upper = block.pick(self.of_result)
-        away = block.message - block.pick(self.mean)
-        by_score = (upper * away).view(*block.score.shape, self.times).sum(2)
+        distance = block.message - block.pick(self.mean)
+        by_score = (upper * distance).view(*block.score.shape, self.times).sum(2)
         return self._wide(share) * upper, share * by_score
 
 
@@ -250,11 +249,11 @@ REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = {
     "std": _Deviation,
     "softmax": _Softmax,
 }
-"""By name."""
+"""The reductions by name."""
 
 
 def gradients_of(reductions: Sequence[Reduction], block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of the messages and of the scores of a block through all reductions."""
+    """Return the gradients of a block's messages and scores through all reductions."""
     total, of_score = None, None
     for reduction in reductions:
         message, score = reduction.gradient(block)

@@ -1,1 +1,1 @@
-"""How numbers are added and multiplied: plainly, in 16 bits, or so that sums are exact."""
+"""Arithmetic of products and sums: plain, with 16-bit rows, or with exact sums."""

@@ -1,17 +1,17 @@
-"""Who multiplies dense matrices of the host for torch, and in what precision.
+"""Choose the library and precision of torch's dense products on the CPU.
 
-float32 goes to torch's BLAS, or to oneDNN:
+float32 products use torch's BLAS, or oneDNN:
 
-torch gives float32 to oneDNN only where rounding to bfloat16 is allowed. Processors with matrix
-units then round. On others oneDNN has no such products: it multiplies in float32, on AVX-512 of
-AMD's processors up to 2.2 times as fast as MKL, the BLAS that torch comes with. Which of the two
-happens is tried, and rounding is never kept.
+torch uses oneDNN for float32 only if rounding to bfloat16 is allowed. Processors with matrix units
+then round. On others oneDNN has no such products and multiplies in float32, with AVX-512 on AMD
+processors up to 2.2 times as fast as MKL, the BLAS that torch ships with. Which of the two happens
+is found by trying, and oneDNN is never used if it rounds.
 
-oneDNN and the layer between it and torch keep what they compiled for each shape, 1,024 entries each
-by default. Sampled subgraphs and batches of graphs have other shapes in every step: at 0.5 MiB each
-that is hundreds of MiB in a few hundred epochs. Both are bounded here.
+oneDNN and its layer in torch cache the kernels they compile for each shape, by default 1,024
+entries each. Sampled subgraphs and batches of graphs have new shapes in every step: at 0.5 MiB each
+that is hundreds of MiB in a few hundred epochs. Both caches are bounded here.
 
-bfloat16 is multiplied as it is only where that is faster than float32.
+bfloat16 is multiplied directly only if that is faster than float32.
 """
 
 import functools
@@ -27,76 +27,76 @@ from torch import Tensor
 _MAGNITUDE = 1 << 12
 """Numbers below have 12 bits: more than bfloat16 (8) and tf32 (11) hold."""
 _SHAPES = ((4096, 256, 256), (4096, 100, 16), (256, 2048, 100), (40, 300, 3000), (7, 64, 64))
-"""Rows, summed dimension and columns of the products that are tried: oneDNN chooses by shape."""
+"""Rows, summed dimension and columns of the products to try: oneDNN chooses kernels by shape."""
 _TIMED_SHAPE, _TIMED = (1024, 256, 256), 5
-"""The product that is timed, and how often: with instructions for bfloat16 it takes 0.4 of
-float32's time, without them 2.4 times that and more."""
+"""The product to time, and the number of runs: with bfloat16 instructions it takes 0.4 times as
+long as float32, without them at least 2.4 times."""
 _KEPT_SHAPES = "48"
-"""A model on a whole graph has three products a layer and type of nodes, in two shapes. Programs,
-which have the most in a step, compile as few as with 64; with 32 more than twice as many."""
+"""A model on a whole graph has three products per layer and node type, in two shapes. Programs,
+which have the most per step, compile no more kernels than with 64, but twice as many with 32."""
 _CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
 @functools.cache
 def multiply_by_fastest() -> str:
-    """Let torch multiply float32 by oneDNN where that stays float32; return who multiplies now.
+    """Use oneDNN for torch's float32 products if it does not round; return the library.
 
-    It is a setting of the process, tried once. ``"oneDNN"``, or ``"torch"``: as it does by itself.
-    It also bounds what oneDNN keeps, unless the environment sets that or oneDNN has been used.
+    The library is ``"oneDNN"``, or ``"torch"`` for torch's default; it is tried once per process.
+    This also bounds oneDNN's caches, unless the environment sets that or oneDNN was used before.
     """
     for name in _CAPACITIES:
-        # Read when the first product is computed.
+        # oneDNN reads these when it computes its first product.
         os.environ.setdefault(name, _KEPT_SHAPES)
     library: Any = torch.backends.mkldnn
     settings: Any = getattr(library, "matmul", None)
-    # Versions of torch without this setting, and builds without oneDNN.
+    # Some versions of torch lack this setting, and some builds lack oneDNN.
     if not hasattr(settings, "fp32_precision") or not library.is_available():
         return "torch"
-    before, stays = settings.fp32_precision, False
+    previous, stays = settings.fp32_precision, False
     settings.fp32_precision = "bf16"
     try:
         stays = _stays_float32()
     finally:
         if not stays:
-            settings.fp32_precision = before
+            settings.fp32_precision = previous
     return "oneDNN" if stays else "torch"
 
 
 @functools.cache
 def bfloat16_is_fast() -> bool:
-    """Tell whether products of bfloat16 take less time than those of float32; tried once."""
+    """Return whether bfloat16 products are faster than float32 ones; measured once."""
     multiply_by_fastest()
     times = []
     for dtype in (torch.bfloat16, torch.float32):
         rows, inner, columns = _TIMED_SHAPE
         left, right = torch.ones(rows, inner, dtype=dtype), torch.ones(inner, columns, dtype=dtype)
-        # The first product is compiled.
+        # The first run also compiles the product: make one more.
         times.append(min(_seconds(left, right) for _ in range(1 + _TIMED)))
     return times[0] < times[1]
 
 
 def _seconds(left: Tensor, right: Tensor) -> float:
-    # Of this thread: others of the machine do not count.
+    # CPU time of this thread, so that other work of the machine does not count.
     began = time.thread_time()
     torch.mm(left, right)
     return time.thread_time() - began
 
 
 def _stays_float32(product: Callable[[Tensor, Tensor], Tensor] = matmul) -> bool:
-    """Tell whether products are exact whose operands and sums float32 holds exactly."""
+    """Return whether products are exact if float32 represents operands and sums exactly."""
     draw = torch.Generator().manual_seed(1)
     for rows, inner, columns in _SHAPES:
-        # Sums stay below 2^12 2048 = 2^23.
+        # Sums stay below 2^12 * 2048 = 2^23, so float32 holds them exactly.
         left = torch.randint(_MAGNITUDE, (rows, inner), generator=draw).float()
         right = torch.randint(-1, 2, (inner, columns), generator=draw).float()
         exact = left.double() @ right.double()
-        turned = right.T.contiguous()
-        for found in (
+        transposed = right.T.contiguous()
+        for result in (
             product(left, right),
             product(right.T, left.T).T,
-            product(left, turned.T),
-            product(turned, left.T).T,
+            product(left, transposed.T),
+            product(transposed, left.T).T,
         ):
-            if not torch.equal(found.double(), exact):
+            if not torch.equal(result.double(), exact):
                 return False
     return True

@@ -1,12 +1,12 @@
-"""Arithmetic whose bits depend neither on ranks nor on threads: sums that no order changes.
+"""Reproducible arithmetic: results have the same bits for any number of ranks and threads.
 
-A product of rows and a matrix adds up each of its numbers in one order, that of the columns,
-whatever rows are at hand. A sum over rows has no natural order, so it is one of integers: every
-term is rounded, once, to a multiple of a power of two that depends on the largest term of any rank
-alone, and integers add up exactly. (Pre-rounding, as in Demmel and Nguyen, "Fast reproducible
-floating-point summation", ARITH 2013; the products of the integers' digits follow Ozaki et al.,
-Numerical Algorithms 59, 2012.) The sum is that of all ranks wherever it meets weights, so what
-follows from it is computed alike everywhere.
+A product of rows and a matrix sums each of its numbers in the order of the columns, whichever rows
+a rank has. A sum over rows has no natural order, so it is a sum of integers: every term is rounded
+once to a multiple of a power of two, which depends only on the largest term of all ranks, and
+integers add up exactly. (Pre-rounding, as in Demmel and Nguyen, "Fast reproducible floating-point
+summation", ARITH 2013; the products of the integers' digits follow Ozaki et al., Numerical
+Algorithms 59, 2012.) Sums that meet weights are always those of all ranks, so that everything
+computed from them is the same on all ranks.
 """
 
 import math
@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from hpcgnn import kernels
 from hpcgnn.autograd.memory import memory_of
@@ -32,21 +33,21 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
 _DIGITS = {torch.float32: 1, torch.float64: 3}
-"""Of a factor: with one a product has 44 bits below the largest of all, with three 66."""
+"""Digits of a factor: with one, a product has 44 bits below its largest term, with three 66."""
 _BITS, _LIMB = kernels.CONTRACT_BITS, kernels.LIMB_BITS
 _CHUNK = 512
 """Rows whose products of two digits add up exactly in float64: 2 * 22 + 9 = 53 bits."""
 _INDEX_ENTRIES = 1 << 18
-"""Of a chunk of rows that are multiplied by matrices of their own."""
+"""Entries in a chunk of rows that are multiplied by matrices of their own."""
 _NOT_FINITE = 1 << 20
 _ONE_INTEGER = 1 << 63
-"""Sums below travel as one integer."""
+"""Sums below this are sent as one integer."""
 
 
 class ExactArithmetic(Arithmetic):
-    """Products and sums of rows that are equal bits at any number of ranks and threads.
+    """Products and sums of rows with the same bits for any number of ranks and threads.
 
-    Replicas hold equal rows, which count once.
+    Replicas have equal rows, which count once.
     """
 
     sums_are_whole = True
@@ -56,14 +57,14 @@ class ExactArithmetic(Arithmetic):
         self._trace = trace if trace is not None else TraceRecorder.off()
 
     def product(self, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return ``rows matrix``; each number is summed up in the order of the columns."""
+        """Return ``rows matrix``; each number is summed in the order of the columns."""
         if out is None:
             out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
         _multiply(rows, matrix, out, accumulate=False)
         return out
 
+    @override
     def add_product(self, total: Tensor, rows: Tensor, matrix: Tensor) -> None:
-        """Add ``rows matrix`` to `total`."""
         _multiply(rows, matrix, total, accumulate=True)
 
     @collective
@@ -75,13 +76,13 @@ class ExactArithmetic(Arithmetic):
         exponents, num_rows = self._exponents(*tables)
         first, second = (_powers(_BITS - exponent) for exponent in exponents)
         levels = kernels.exact_contract(*tables, (first, second), _DIGITS[left.dtype])
-        most = len(levels) * num_rows << 2 * _BITS
-        product = self._whole(levels, np.add.outer(*exponents) - 2 * _BITS, most)
+        bound = len(levels) * num_rows << 2 * _BITS
+        product = self._whole(levels, np.add.outer(*exponents) - 2 * _BITS, bound)
         return torch.from_numpy(product).to(left.dtype)
 
     @collective
     def _contract_sparse(self, left: Tensor, right: SparseFeatures) -> Tensor:
-        """Return the same for rows of which only what is not zero adds anything."""
+        """Return the result of `contract` for sparse rows, from their non-zeros only."""
         entries = right.by_column(_CHUNK)
         tables = left.contiguous().numpy(), entries.largest(right.shape[1]).numpy()[None]
         (first, second), num_rows = self._exponents(*tables)
@@ -95,8 +96,8 @@ class ExactArithmetic(Arithmetic):
             for digit in range(level + 1):
                 _count(entries.product(b[digit], a[level - digit]), sums, entries.runs)
         units = np.add.outer(second, first) - 2 * _BITS
-        whole = self._whole(levels.numpy(), units, count * num_rows << 2 * _BITS)
-        return torch.from_numpy(whole).t().to(left.dtype)
+        total = self._whole(levels.numpy(), units, count * num_rows << 2 * _BITS)
+        return torch.from_numpy(total).t().to(left.dtype)
 
     @collective
     def total(self, rows: Tensor) -> Tensor:
@@ -105,7 +106,7 @@ class ExactArithmetic(Arithmetic):
 
     @collective
     def total_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the sum of the products of numbers of the rows of all ranks."""
+        """Return the sum of the elementwise products of the rows of all ranks."""
         return self.total(left * right).sum()
 
     @collective
@@ -119,31 +120,31 @@ class ExactArithmetic(Arithmetic):
 
     @collective
     def total_of(self, rows: FloatArray) -> FloatArray:
-        """Return the sum over the rows of all ranks of an array in main memory."""
+        """Return the sum over the rows of all ranks, for an array in main memory."""
         return self.total(torch.from_numpy(rows)).numpy()
 
     @collective
     def contract_of(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return ``leftᵀ right`` over the rows of all ranks, of arrays in main memory."""
+        """Return ``leftᵀ right`` over the rows of all ranks, for arrays in main memory."""
         return self.contract(torch.from_numpy(left), torch.from_numpy(right)).numpy()
 
     def product_of(self, rows: FloatArray, matrix: FloatArray) -> FloatArray:
-        """Return ``rows matrix`` of arrays in main memory."""
+        """Return ``rows matrix`` for arrays in main memory."""
         return self.product(torch.from_numpy(rows), torch.from_numpy(matrix)).numpy()
 
     @collective
+    @override
     def sums_and_count(self, rows: Tensor, sums: RankSums) -> FloatArray:
-        """Return sums and number of the rows of all ranks; see `Arithmetic.sums_and_count`."""
         count = np.array([len(rows)], np.float64)
         sums(count)
         return np.concatenate([self.wide_total(rows).numpy(), count])
 
     def complete(self, gradient: FloatArray, sums: RankSums) -> None:
-        """Leave a gradient, which is that of all ranks."""
+        """Leave a gradient unchanged, as it is already that of all ranks."""
 
     @collective
+    @override
     def added(self, add: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-        """Return what `add` makes of the integers next to rows; see `Arithmetic.added`."""
 
         def added(integers: Array) -> FloatArray:
             return add(torch.from_numpy(integers.astype(np.float64))).numpy()
@@ -153,8 +154,8 @@ class ExactArithmetic(Arithmetic):
         return torch.from_numpy(sums.run(added, rows.contiguous().numpy()))
 
     @collective
+    @override
     def rows_of(self, shared: Tensor, numbers: Tensor) -> Tensor:
-        """Return rows of shared numbers; see `Arithmetic.rows_of`."""
         return _RowsOf.apply(self, shared, numbers)  # type: ignore[no-untyped-call]
 
     @collective
@@ -163,58 +164,58 @@ class ExactArithmetic(Arithmetic):
         whole = self.total(values[:, None])[0]
         return whole if self._grid.block == 0 else torch.zeros_like(whole)
 
+    @override
     def cross_entropies(
         self, logits: Tensor, target: Tensor, factors: Tensor | None, divisor: float
     ) -> Tensor:
-        """Return a share of the sigmoid cross entropies; see `Arithmetic.cross_entropies`."""
-        # Of exponentials and logarithms alone: torch's sigmoid differs in the last elements of an
-        # array, those of no whole vector.
+        # Use only exponentials and logarithms: torch's sigmoid computes the last elements of an
+        # array, those beyond the last full vector, differently.
         entropies = _softplus(logits.double()) - logits.double() * target
         rows = (entropies if factors is None else entropies * factors).sum(1)
         total: Tensor = _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
         return total / divisor
 
+    @override
     def sigmoid(self, rows: Tensor) -> Tensor:
-        """Return ``1 / (1 + exp(-x))``."""
         small = _minus_abs(rows).exp()
         return torch.where(rows > 0, 1, small) / (1 + small)
 
+    @override
     def softplus(self, rows: Tensor) -> Tensor:
-        """Return ``log(1 + exp(x))``; see `cross_entropies`."""
         return _softplus(rows.double()).to(rows.dtype)
 
+    @override
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
-        """Return shared numbers once for every row, without a copy; see `Arithmetic.for_rows`."""
         return _ForRows.apply(self, shared, num_rows)  # type: ignore[no-untyped-call]
 
+    @override
     def elu(self, rows: Tensor) -> Tensor:
-        """Return exponential linear units; see `Arithmetic.elu`."""
-        # torch's own differs in the last elements of an array, those of no whole vector.
+        # torch's own computes the last elements, beyond the last full vector, differently.
         below = torch.exp(rows.clamp(max=0).double()).sub(1).to(rows.dtype)
         return torch.where(rows > 0, rows, below)
 
+    @override
     def gelu(self, rows: Tensor) -> Tensor:
-        """Return Gaussian error linear units; see `Arithmetic.gelu`."""
-        # As of `elu`; the error function has no such elements.
+        # See `elu`; torch's error function is the same for all elements.
         return rows * (0.5 * (1 + torch.erf(rows * math.sqrt(0.5))))
 
+    @override
     def linear_by_head(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Return a product for each head; see `Arithmetic.linear_by_head`."""
         heads = zip(rows.unbind(1), weights, strict=True)
         return torch.stack([self.linear(*head) for head in heads], dim=1)
 
+    @override
     def layer_norm(self, rows: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-        """Return normalised rows; see `Arithmetic.layer_norm`."""
         normed = functional.layer_norm(rows, scale.shape, eps=eps)
         scale, shift = (self.for_rows(parameter, len(rows)) for parameter in (scale, shift))
         return normed * scale + shift
 
+    @override
     def multiply_each(self, rows: Tensor, matrices: Tensor) -> Tensor:
-        """Return each row times a matrix of its own; see `Arithmetic.multiply_each`."""
         return _MultiplyEach.apply(rows, matrices)  # type: ignore[no-untyped-call]
 
+    @override
     def combine(self, coefficients: Tensor, matrices: Tensor) -> Tensor:
-        """Return combinations of weights; see `Arithmetic.combine`."""
         flat = matrices.reshape(len(matrices), -1)
         result: Tensor = _Combine.apply(  # type: ignore[no-untyped-call]
             self, coefficients, flat
@@ -222,7 +223,7 @@ class ExactArithmetic(Arithmetic):
         return result.view(-1, *matrices.shape[1:])
 
     def on_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which torch has one thread: its loops end where no thread shows."""
+        """Return a context with one torch thread: its loops then do not depend on threads."""
         return _one_thread()
 
     @collective
@@ -232,9 +233,9 @@ class ExactArithmetic(Arithmetic):
             allreduce_sum(self._grid.layer, integers.numpy())
 
     def _exponents(self, *tables: FloatArray) -> tuple[list[NDArray[np.int32]], int]:
-        """Return for each column the least power of two that no number of it reaches.
+        """Return, by column, the exponent of the smallest power of two above all its numbers.
 
-        The second is a number of rows that all ranks together do not exceed.
+        The second result is an upper bound of the number of rows of all ranks.
         """
         rows = np.array([len(tables[0])], np.float64)
         top = np.concatenate([*map(kernels.column_largest, tables), rows])
@@ -250,13 +251,13 @@ class ExactArithmetic(Arithmetic):
         size = share.nbytes * (self._grid.num_blocks > 1)
         return self._trace.span("reduce.exact", bytes=size)
 
-    def _whole(self, levels: NDArray[np.int64], units: NDArray[np.int32], most: int) -> FloatArray:
-        """Return levels (L, 2, ...) of two limbs summed over ranks, the first in these units.
+    def _whole(self, levels: NDArray[np.int64], units: NDArray[np.int32], bound: int) -> FloatArray:
+        """Return the float64 sums over ranks of levels (L, 2, ...), which have two limbs each.
 
-        No sum of all ranks exceeds `most`.
+        `units` are exponents of the first level's unit; no sum of all ranks exceeds `bound`.
         """
-        # Both limbs travel as one integer where it holds them.
-        sums = (levels[:, :1] << _LIMB) + levels[:, 1:] if most < _ONE_INTEGER else levels
+        # Send both limbs as one integer if it holds them.
+        sums = (levels[:, :1] << _LIMB) + levels[:, 1:] if bound < _ONE_INTEGER else levels
         with self._span(sums):
             allreduce_sum(self._grid.layer, sums)
         if sums is not levels:
@@ -264,7 +265,7 @@ class ExactArithmetic(Arithmetic):
             levels = np.concatenate([upper, sums - (upper << _LIMB)], axis=1)
         whole, missing = np.zeros(units.shape), units > _NOT_FINITE // 2
         units = np.where(missing, 0, units)
-        # From the least: a level is worth 2^-22 of the one before.
+        # Start with the smallest: a level's unit is 2^-22 of that before.
         for number, (upper, lower) in reversed(list(enumerate(levels))):
             carried = lower >> _LIMB
             high, low = upper + carried, lower - (carried << _LIMB)
@@ -279,7 +280,7 @@ def _softplus(wide: Tensor) -> Tensor:
 
 
 def _minus_abs(x: Tensor) -> Tensor:
-    """Return ``-abs(x)``, whose derivative at 0 is 1: the branch that is taken there is whole."""
+    """Return ``-abs(x)`` with a derivative of 1 at 0, where `torch.abs` would have 0."""
     return torch.where(x > 0, -x, x)
 
 
@@ -289,20 +290,20 @@ def _powers(exponents: NDArray[np.int32]) -> FloatArray:
 
 
 def _digits(rows: Tensor, factors: Tensor, count: int) -> list[Tensor]:
-    """Return the integers next to rows times factors, those of what they leave, ..., in float64."""
-    left = rows.double() * factors
-    digits = [left.round()]
+    """Return the leading digits of rows times factors, integers in base 2^22, in float64."""
+    rest = rows.double() * factors
+    digits = [rest.round()]
     while len(digits) < count:
-        left = left.sub_(digits[-1]).mul_(1 << _BITS)
-        digits.append(left.round())
+        rest = rest.sub_(digits[-1]).mul_(1 << _BITS)
+        digits.append(rest.round())
     return digits
 
 
 def _count(sums: Tensor, limbs: Tensor, rows: Tensor) -> None:
-    """Add integers below 2^53 in float64 to some rows of a sum of two limbs."""
-    whole = sums.to(torch.int64)
-    upper = whole >> _LIMB
-    for limb, part in zip(limbs, (upper, whole.sub_(upper << _LIMB)), strict=True):
+    """Add integers below 2^53, given in float64, to some rows of a sum with two limbs."""
+    integers = sums.to(torch.int64)
+    upper = integers >> _LIMB
+    for limb, part in zip(limbs, (upper, integers.sub_(upper << _LIMB)), strict=True):
         limb.index_add_(0, rows, part)
 
 
@@ -310,7 +311,7 @@ def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) ->
     if isinstance(rows, SparseFeatures):
         rows.write_product(matrix, out, accumulate=accumulate)
         return
-    # Libraries of dense products promise no order.
+    # BLAS libraries guarantee no order of summation.
     factors = rows.contiguous().numpy(), matrix.contiguous().numpy()
     kernels.ordered_product(*factors, out.numpy(), accumulate=accumulate)
 
@@ -318,7 +319,7 @@ def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) ->
 def _multiply_each(rows: Tensor, matrices: Tensor) -> Tensor:
     count, width, columns = matrices.shape
     out = torch.empty((count, columns), dtype=rows.dtype)
-    # Each row of the sparse matrix has the rows of its own dense one.
+    # A sparse matrix whose row i selects the rows of the i-th dense matrix.
     step = max(1, _INDEX_ENTRIES // max(1, width * columns))
     for start in range(0, count, step):
         chunk = slice(start, start + step)

@@ -1,10 +1,10 @@
-"""Rows in 16 bits beside weights in float32: what a layer needs to compute with both.
+"""Mixed precision: products of rows in bfloat16 with weights in float32.
 
-Rows of bfloat16 are stored, gathered and sent as they are. Products of rows and weights, both
-rounded to it, add up in float32; weights, their gradients and what the optimiser keeps are float32.
+Rows are stored, gathered and sent in bfloat16. Products use rows and weights rounded to bfloat16,
+and are summed in float32; weights, their gradients and the optimiser's state are float32.
 
-Processors without instructions for bfloat16 multiply it several times slower than float32. There
-rows are widened a chunk at a time, in cache, and multiplied in float32.
+Processors without bfloat16 instructions multiply it several times slower than float32. On them,
+rows are widened in chunks that stay in cache, and multiplied in float32.
 """
 
 from collections.abc import Iterator
@@ -18,30 +18,30 @@ from hpcgnn.autograd.numerics.blas import bfloat16_is_fast
 from hpcgnn.autograd.sparse_features import SparseFeatures
 
 PRECISIONS = ("float32", "bfloat16")
-"""Names of the formats of rows beside float32 weights."""
+"""The dtypes of rows that can be combined with float32 weights."""
 
 _CHUNK_ROWS = 1 << 14
-"""Rows of a chunk: few enough to stay in cache, enough for a dense product."""
+"""Rows of a chunk: few enough to stay in cache, enough for an efficient dense product."""
 _WIDENED = 1 << 19
-"""Numbers of a chunk and its product together, where both are there in float32 too: 2 MiB."""
+"""Numbers of a chunk and its product together if both are widened to float32: 2 MiB."""
 
 
 def row_chunks(rows: Tensor) -> list[slice]:
-    """Return where the chunks of some rows are, for work that needs room for a chunk in float32.
+    """Return slices that cut rows into chunks, for work that widens one chunk at a time.
 
-    Rows that need no such room are one chunk.
+    Rows that are not widened are one chunk.
     """
     step = _CHUNK_ROWS if rows.dtype == torch.bfloat16 else max(len(rows), 1)
     return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 
 def like_rows(weight: Tensor, rows: Tensor) -> Tensor:
-    """Return a weight as products with rows take it: of their dtype, without history."""
+    """Return a weight in the dtype of the rows it is multiplied with, without history."""
     return weight.detach().to(rows.dtype)
 
 
 def widened(rows: Tensor) -> Tensor:
-    """Return rows of bfloat16 in float32, others as they are; differentiable."""
+    """Return bfloat16 rows in float32, and other rows unchanged; differentiable."""
     if rows.dtype != torch.bfloat16:
         return rows
     if isinstance(rows, SparseFeatures):
@@ -51,7 +51,7 @@ def widened(rows: Tensor) -> Tensor:
 
 
 class _Widened(torch.autograd.Function):
-    """The same as torch's, in memory of results that are gone."""
+    """torch's conversion to float32, but in reused memory."""
 
     @staticmethod
     def forward(_ctx: Any, rows: Tensor) -> Tensor:
@@ -68,19 +68,19 @@ def _converted(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def blend(x: Tensor, y: Tensor, share: float) -> Tensor:
-    """Return ``(1 - share) x + share y``, differentiable; bfloat16 is rounded once."""
+    """Return ``(1 - share) x + share y``, differentiable; bfloat16 is only rounded once."""
     if x.dtype == torch.bfloat16:
         return torch.lerp(x, y, share)
     return (1 - share) * x + share * y
 
 
 def as_multiplied(rows: Tensor) -> Tensor:
-    """Return a few rows in the dtype in which their products take the least time."""
+    """Return a few rows in the dtype in which their products are fastest."""
     return rows.float() if _widens(rows) else rows
 
 
 def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
-    """Write ``rows matrix`` to `out`, and return it; all may have heads in front, alike."""
+    """Write ``rows matrix`` to `out`, and return it; all may have the same leading dimensions."""
     if isinstance(rows, SparseFeatures):
         return rows.write_product(matrix, out)
     if not _widens(rows):
@@ -107,14 +107,14 @@ def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
 def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     """Return ``gradientᵀ rows`` in the dtype of weights.
 
-    Products of bfloat16 give bfloat16: the rows are cut, so that what is rounded adds up in
-    float32.
+    Products of bfloat16 have bfloat16 results: the rows are cut into chunks, whose rounded products
+    are summed in float32.
     """
     if isinstance(rows, SparseFeatures):
         return rows.contract(gradient)
     if rows.dtype != torch.bfloat16:
         if gradient.shape[1] > rows.shape[1]:
-            # Libraries take up to a third less time with the narrower matrix on the left.
+            # With the narrower matrix on the left, libraries are up to a third faster.
             return (rows.t() @ gradient).t().contiguous()
         return gradient.t() @ rows
     total = gradient.new_zeros((gradient.shape[1], rows.shape[1]), dtype=torch.float32)
@@ -131,9 +131,9 @@ def _widens(rows: Tensor) -> bool:
     return rows.dtype == torch.bfloat16 and rows.device.type == "cpu" and not bfloat16_is_fast()
 
 
-def _widened_chunks(rows: Tensor, others: Tensor) -> Iterator[Any]:
-    """Yield where the chunks of both are, behind what may stand in front of rows."""
-    numbers = sum(each.shape[:-2].numel() * each.shape[-1] for each in (rows, others))
+def _widened_chunks(rows: Tensor, results: Tensor) -> Iterator[Any]:
+    """Yield indices of the chunks of both tables, whose rows may have leading dimensions."""
+    numbers = sum(table.shape[:-2].numel() * table.shape[-1] for table in (rows, results))
     step = max(1, _WIDENED // max(numbers, 1))
     for start in range(0, rows.shape[-2], step):
         yield ..., slice(start, start + step), slice(None)

@@ -1,9 +1,9 @@
-"""How torch's functions multiply and add rows of nodes: as is fastest, or so that no order shows.
+"""The arithmetic that this package's functions use to multiply and add rows, and its fastest form.
 
-A rank's rows meet numbers that all ranks share (weights, means, the loss) in a few operations only:
-a product of rows and a matrix, and sums over rows. The functions of this package ask `arithmetic`
-for these. This one leaves a sum over rows as the share of its rank, and its order to the library;
-`hpcgnn.autograd.numerics.exact` has one whose results do not depend on who holds which rows.
+A rank's rows meet values that all ranks share (weights, means, the loss) in a few operations only:
+products of rows and a matrix, and sums over rows. The functions of this package call `arithmetic`
+for these. In the one here, a sum over rows is the share of its rank, in the library's order; that
+of `hpcgnn.autograd.numerics.exact` has results that do not depend on the distribution of rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,13 +35,13 @@ _FEW_ROWS = 1 << 11
 
 
 class Arithmetic:
-    """Products and sums of rows; the fastest of torch, a sum over rows being this rank's share."""
+    """Products and sums of rows with torch's fastest functions; sums are this rank's share."""
 
     sums_are_whole = False
-    """Whether sums over rows are those of all ranks, so that nothing is left to add up."""
+    """Whether sums over rows are already those of all ranks."""
 
     def product(self, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return ``rows matrix``, in `out` or in memory that fills fast; without history."""
+        """Return ``rows matrix``, in `out` or in reused memory; without history."""
         if out is None:
             out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
         return multiply(rows, matrix, out)
@@ -52,7 +52,7 @@ class Arithmetic:
 
     def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix + bias``, without history."""
-        # Two passes take less time than torch's, which begins with copies of the bias.
+        # Two passes are faster than torch's function, which first copies the bias to all rows.
         out = self.product(rows, matrix)
         end_rows(out, bias, None)
         return out
@@ -62,42 +62,42 @@ class Arithmetic:
         return weight_gradient(left, right)
 
     def total(self, rows: Tensor) -> Tensor:
-        """Return the sum over rows, of all but the first dimension; without history."""
+        """Return the sum over rows, the first dimension; without history."""
         return column_sums(rows)
 
     def total_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the sum of ``left right``, number by number, of all rows; without history."""
+        """Return the sum over the elementwise product ``left right``; without history."""
         total = left.new_zeros((), dtype=widened(left[:0]).dtype)
-        # Products of a few rows stay in cache.
-        for few, others in zip(
+        # Multiply a few rows at a time, so that their products stay in cache.
+        for part, factors in zip(
             torch.split(left, _FEW_ROWS), torch.split(right, _FEW_ROWS), strict=True
         ):
-            total += (widened(few) * others).sum()
+            total += (widened(part) * factors).sum()
         return total
 
     @collective
     def added(self, add: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-        """Return what `add` makes of rows (any, width): sums of them, of any ranks; no history."""
+        """Return `add` of rows (any, width), sums of them that may be over ranks; no history."""
         return add(rows)
 
     @collective
     def rows_of(self, shared: Tensor, numbers: Tensor) -> Tensor:
-        """Return (..., width) rows of shared numbers (any, width), differentiable in these.
+        """Return rows (..., width) of a table (any, width) that all ranks share, differentiable.
 
         Its backward pass is collective.
         """
         return shared[numbers]
 
     def loss(self, values: Tensor) -> Tensor:
-        """Return a scalar that adds up to the sum of `values` (rows,) over ranks."""
+        """Return a scalar whose sum over ranks is the sum of all `values` (rows,)."""
         return values.sum()
 
     def cross_entropies(
         self, logits: Tensor, target: Tensor, factors: Tensor | None, divisor: float
     ) -> Tensor:
-        """Return a scalar that adds up to the sigmoid cross entropies over ranks, differentiable.
+        """Return a scalar whose sum over ranks is the sigmoid cross entropy, differentiable.
 
-        `target` is of the shape of the logits, (rows, C), and factors are (rows, 1); None: ones.
+        `target` has the shape of the logits, (rows, C), and factors are (rows, 1), None for ones.
         The sum is divided by the divisor.
         """
         return sigmoid_entropy_sum(logits, target, factors, divisor)
@@ -119,7 +119,7 @@ class Arithmetic:
     ) -> Tensor:
         """Return ``rows weightᵀ + bias``, ended, differentiable in all three.
 
-        It is in memory that fills fast.
+        The result is in reused memory.
         """
         return _Linear.apply(self, rows, weight, bias, ending)  # type: ignore[no-untyped-call]
 
@@ -130,29 +130,29 @@ class Arithmetic:
         return rows @ matrix
 
     def multiply_each(self, rows: Tensor, matrices: Tensor) -> Tensor:
-        """Return (rows, O) each row (rows, I) times a matrix of its own (rows, I, O)."""
+        """Return (rows, O): each row (rows, I) times its own matrix (rows, I, O)."""
         return torch.bmm(rows[:, None], matrices)[:, 0]
 
     def layer_norm(self, rows: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-        """Return rows (any, width) brought to mean zero and unit variance each, differentiable.
+        """Return rows (any, width), each normalised to mean 0 and variance 1, differentiable.
 
         `scale` and `shift` are (width,); `eps` is added to the variances.
         """
         if rows.is_cuda and rows.dtype != scale.dtype:
-            # Only torch's kernels of CPUs take rows of 16 bits beside weights of 32.
+            # Only torch's CPU kernels accept rows of 16 bits with weights of 32.
             wide = functional.layer_norm(widened(rows), scale.shape, scale, shift, eps)
             return wide.to(rows.dtype)
         return functional.layer_norm(rows, scale.shape, scale, shift, eps)
 
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
-        """Return numbers that all rows share as broadcasting takes them, differentiable."""
+        """Return values shared by all rows in a form that broadcasts to them, differentiable."""
         return shared
 
     @collective
     def sums_and_count(self, rows: Tensor, sums: RankSums) -> FloatArray:
-        """Return the sums over the rows (rows, width) of all ranks, and their number behind them.
+        """Return the sums over the rows (rows, width) of all ranks, followed by their number.
 
-        float64, in main memory; `sums` adds up over the ranks.
+        The result is float64 in main memory; `sums` adds an array up over the ranks.
         """
         totals = np.empty(rows.shape[1] + 1)
         totals[:-1] = 0
@@ -164,11 +164,11 @@ class Arithmetic:
 
     @collective
     def complete(self, gradient: FloatArray, sums: RankSums) -> None:
-        """Replace a gradient that sums over rows left by that of all ranks."""
+        """Replace a gradient summed over this rank's rows by that of all ranks."""
         sums(gradient)
 
     def elu(self, rows: Tensor) -> Tensor:
-        """Return ``x`` where it is positive, else ``exp(x) - 1``, differentiable."""
+        """Return ``x`` if it is positive, else ``exp(x) - 1``, differentiable."""
         return functional.elu(rows)
 
     def gelu(self, rows: Tensor) -> Tensor:
@@ -176,51 +176,51 @@ class Arithmetic:
         return functional.gelu(rows)
 
     def linear_by_head(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Return (rows, H, O) ``W_h x_h`` of rows (rows, H, I) and weights (H, O, I)."""
+        """Return ``W_h x_h`` (rows, H, O) for rows (rows, H, I) and weights (H, O, I)."""
         return torch.einsum("nhi,hoi->nho", rows, weights)
 
     def combine(self, coefficients: Tensor, matrices: Tensor) -> Tensor:
-        """Return ``Σ_b a_rb V_b`` of weights, (R, B) and (B, I, O), differentiable in both."""
+        """Return ``Σ_b a_rb V_b`` for weights a (R, B) and V (B, I, O), differentiable in both."""
         return torch.einsum("rb,bio->rio", coefficients, matrices)
 
     def on_weights(self) -> AbstractContextManager[None]:
-        """Return the context of work on weights, which all ranks do alike."""
+        """Return a context for work on weights, which all ranks repeat identically."""
         return nullcontext()
 
 
 class _Linear(torch.autograd.Function):
-    """A linear map whose passes, forward and backward, an arithmetic computes."""
+    """A linear map whose forward and backward passes use a given arithmetic."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        how: Arithmetic,
+        rule: Arithmetic,
         rows: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         ending: Ending | None,
     ) -> Tensor:
         narrow = like_rows(weight, rows)
-        ctx.how, ctx.ending = how, ending
-        result = how.product(rows, narrow.t())
+        ctx.rule, ctx.ending = rule, ending
+        result = rule.product(rows, narrow.t())
         end_rows(result, bias, ending)
         ctx.save_for_backward(rows, narrow, None if ending is None else result)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (rows, narrow, result), how = ctx.saved_tensors, ctx.how
+        (rows, narrow, result), rule = ctx.saved_tensors, ctx.rule
         _, for_rows, for_weight, for_bias, _ = ctx.needs_input_grad
-        own_sums = for_bias and not how.sums_are_whole
+        own_sums = for_bias and not rule.sums_are_whole
         gradient, sums = end_gradient(
             gradients[0].contiguous(), result, ctx.ending, of_bias=own_sums
         )
         if for_bias and not own_sums:
-            sums = how.total(gradient)
+            sums = rule.total(gradient)
         return (
             None,
-            how.product(gradient, narrow) if for_rows else None,
-            how.contract(gradient, rows) if for_weight else None,
+            rule.product(gradient, narrow) if for_rows else None,
+            rule.contract(gradient, rows) if for_weight else None,
             sums,
             None,
         )
@@ -231,7 +231,7 @@ _arithmetic: ContextVar[Arithmetic | None] = ContextVar("arithmetic", default=No
 
 
 def arithmetic() -> Arithmetic:
-    """Return what the functions of this package multiply and add with."""
+    """Return the arithmetic that the functions of this package use now."""
     return _arithmetic.get() or _FASTEST
 
 
@@ -248,14 +248,14 @@ class _LossSum(torch.autograd.Function):
 
 @collective
 def loss_sum(values: Tensor) -> Tensor:
-    """Return a scalar that adds up to the sum of `values` (rows,) over ranks, differentiable."""
+    """Return a scalar whose sum over ranks is that of all `values` (rows,), differentiable."""
     total: Tensor = _LossSum.apply(values)  # type: ignore[no-untyped-call]
     return total
 
 
 @contextmanager
 def computing_with(chosen: Arithmetic) -> Iterator[None]:
-    """Let the enclosed passes, forward and backward, multiply and add in another way."""
+    """Use another arithmetic for the enclosed forward and backward passes."""
     token = _arithmetic.set(chosen)
     try:
         yield

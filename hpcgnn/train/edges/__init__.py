@@ -1,1 +1,1 @@
-"""Classes, several labels or numbers of edges that exist, from embeddings of their nodes."""
+"""Edge classification and regression: labels or numbers of the graph's edges."""

@@ -1,4 +1,4 @@
-"""The edges whose labels are predicted: what a rank holds of them, and its examples."""
+"""The edges whose labels are predicted: read a rank's labelled edges, and make examples of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,10 +26,10 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
 
 @dataclass(frozen=True, eq=False)
 class LabelledEdges:
-    """Edges of a rank, which owns their targets where nothing else is said, with their labels.
+    """Edges of a rank with their labels; it owns their targets unless noted otherwise.
 
-    `labels` (E,) int64 are classes with -1 for none, or (E, C) zeros and ones, or (E, T) numbers,
-    NaN where missing, float64; `features` are (E, F). The parts of `edges` are the split.
+    `labels` are (E,) int64 classes with -1 for none, or (E, C) zeros and ones, or (E, T) float64
+    numbers, NaN where missing; `features` are (E, F). The parts of `edges` are the split.
     """
 
     edges: LinkEdges
@@ -38,17 +38,17 @@ class LabelledEdges:
 
     @classmethod
     def none(cls, dtype: DTypeLike) -> "LabelledEdges":
-        """Return no edges."""
-        ids = np.zeros(0, np.int64)
-        edges = LinkEdges(ids, ids, ids, ids, np.zeros(0, np.uint8))
-        return cls(edges, ids, np.empty((0, 0), dtype))
+        """Return an empty set of edges, with features of a dtype."""
+        empty = np.zeros(0, np.int64)
+        edges = LinkEdges(empty, empty, empty, empty, np.zeros(0, np.uint8))
+        return cls(edges, empty, np.empty((0, 0), dtype))
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, some: GlobalIndices | Mask | slice) -> "LabelledEdges":
-        """Return the edges of places in any order, or of a mask (E,)."""
-        numbers = np.arange(len(self))[some] if isinstance(some, slice) else some
+    def __getitem__(self, index: GlobalIndices | Mask | slice) -> "LabelledEdges":
+        """Return the edges at some indices, in any order, or of a mask (E,)."""
+        numbers = np.arange(len(self))[index] if isinstance(index, slice) else index
         return LabelledEdges(self.edges[numbers], self.labels[numbers], self.features[numbers])
 
     @property
@@ -58,13 +58,13 @@ class LabelledEdges:
         return self.edges.parts
 
     def needing(self, num_rows: int) -> "EdgeTargets":
-        """Return them by the rows that they are predicted from, global ones below `num_rows`."""
-        no_wrong = np.empty((len(self), 0), np.int64)
-        return EdgeTargets(Pairs.of(self.edges, no_wrong, num_rows), self.labels, self.features)
+        """Return these edges with the global rows, below `num_rows`, that predict them."""
+        no_negatives = np.empty((len(self), 0), np.int64)
+        return EdgeTargets(Pairs.of(self.edges, no_negatives, num_rows), self.labels, self.features)
 
     @collective
     def shared(self, grid: ProcessGrid) -> "LabelledEdges":
-        """Return the edges of all ranks, by their words: in one order for all partitions."""
+        """Return the edges of all ranks, sorted by words: the same order for all partitions."""
         edges, labels, features = self.edges, self.labels, self.features
         names = ("sources", "targets", "relations", "words")
         columns = [share_on_hosts(grid, f"edges.{name}", getattr(edges, name)) for name in names]
@@ -79,7 +79,7 @@ class LabelledEdges:
 
 @dataclass(frozen=True, eq=False)
 class EdgeTargets:
-    """Edges by the places of their ends among some rows, see `Pairs`, with labels and features."""
+    """Edges as positions of their ends among some rows, see `Pairs`, with labels and features."""
 
     pairs: Pairs
     labels: Array
@@ -90,16 +90,16 @@ class EdgeTargets:
 
     @collective
     def asked(self, layer: Communicator, row_map: RowMap) -> "EdgeTargets":
-        """Ask the owners of the rows."""
+        """Return these targets with a request for their rows."""
         return replace(self, pairs=self.pairs.asked(layer, row_map))
 
 
 @dataclass(frozen=True)
 class EdgeLabels:
-    """What is predicted of edges.
+    """The labels that are predicted for edges.
 
-    `relations` are those of the edges, `names` of the classes, or of the numbers; `kind` is
-    "classes", "several" or "numbers".
+    `relations` are the relations of the edges, `names` those of the classes or numbers; `kind` is
+    "classes", "several" (labels) or "numbers".
     """
 
     relations: tuple[str, ...]
@@ -111,9 +111,9 @@ _TASKS = {"i": "classes", "u": "several", "f": "numbers"}
 
 
 def find_labels(store: GraphStore, relations: Sequence[str]) -> EdgeLabels:
-    """Return what is predicted of the edges of some relations; of none: of all with labels.
+    """Return the labels of the edges of some relations; of all with labels if none are given.
 
-    Raises `InputError` where a relation is not there, or its edges have no labels or others.
+    Raises `InputError` if a relation is unknown, has no labels, or labels of a different kind.
     """
     check_relations("edges.relations", relations, store)
     dtypes = {name: store.labels_of_edges(name)[1] for name in relations or store.relations}
@@ -132,13 +132,13 @@ def find_labels(store: GraphStore, relations: Sequence[str]) -> EdgeLabels:
 
 
 def relations_to_predict(store: GraphStore, relations: Sequence[str]) -> tuple[str, ...]:
-    """Return those given; none: those with labels; no labels: all."""
+    """Return the given relations; if none, those with labels; if there are no labels, all."""
     labelled = (name for name in store.relations if store.labels_of_edges(name)[0])
     return tuple(relations or tuple(labelled) or store.relations)
 
 
 def num_features(store: GraphStore, relations: Sequence[str], *, read: bool) -> int:
-    """Return the columns of the features that edges are predicted from; raises `InputError`."""
+    """Return the number of edge features that predictions use; raises `InputError`."""
     widths = {name: store.edge_features(name)[0] for name in relations}
     if not read:
         return 0
@@ -155,10 +155,10 @@ def num_features(store: GraphStore, relations: Sequence[str], *, read: bool) -> 
 def read_labelled(
     stored: StoredRows, labels: EdgeLabels, width: int, *, with_labels: bool = True
 ) -> tuple[LabelledEdges, GlobalIndices]:
-    """Return the edges of this rank's rows, in no split but a stored one, and their ends' ids.
+    """Return the edges of this rank's rows, with the stored split or none, and their ends' ids.
 
-    The ids (E, 2) are original ones. Of the two directions of an undirected edge one is there.
-    Features are of `width` columns; without labels all are -1, zeros or NaN.
+    The ids (E, 2) are original ids. An undirected edge is returned in one direction only. Features
+    have `width` columns. Without `with_labels`, all labels are -1.
     """
     grid, store, row_map = stored.context.grid, stored.store, stored.row_map
     dtype = stored.context.config.train.dtype
@@ -177,9 +177,9 @@ def read_labelled(
     words = mixed(relations, ids[:, 0], ids[:, 1]).view(np.int64)
     features, parts = [], []
     for name, count, (_, data) in zip(labels.relations, counts, blocks, strict=True):
-        given = np.empty((count, 0), dtype) if width == 0 else data.features
-        assert given is not None
-        features.append(scaled_edges(stored, name, given))
+        raw = np.empty((count, 0), dtype) if width == 0 else data.features
+        assert raw is not None
+        features.append(scaled_edges(stored, name, raw))
         parts.append(np.zeros(count, np.uint8) if data.split is None else data.split)
     edges = LinkEdges(sources, targets + row_map.start, relations, words, np.concatenate(parts))
     if with_labels:
@@ -188,43 +188,43 @@ def read_labelled(
         )
     else:
         trained_labels = np.full(len(edges), -1, np.int64)
-    whole = LabelledEdges(edges, trained_labels, np.concatenate(features))
+    edges_of_rank = LabelledEdges(edges, trained_labels, np.concatenate(features))
     if not store.undirected:
-        return whole, ids
+        return edges_of_rank, ids
     one_way = is_kept_direction(ids[:, 0], ids[:, 1]) | (ids[:, 0] == ids[:, 1])
-    return whole[one_way], ids[one_way]
+    return edges_of_rank[one_way], ids[one_way]
 
 
 @collective
 def stored_features(
     stored: StoredRows, relations: Sequence[str], width: int, edges: LinkEdges
 ) -> tuple[FloatArray, Mask]:
-    """Return features (E, `width`) of edges to this rank's rows, and (E,) which edges are stored.
+    """Return features (E, `width`) of edges to this rank's rows, and the mask (E,) of stored edges.
 
-    Those that are not have zeros.
+    Edges that are not stored get zeros.
     """
     store, row_map = stored.store, stored.row_map
     features = np.zeros((len(edges), width), stored.context.config.train.dtype)
     is_stored = np.zeros(len(edges), np.bool_)
     grid = stored.context.grid
     for number, name in enumerate(relations):
-        (asked,) = np.nonzero(edges.relations == number)
+        (members,) = np.nonzero(edges.relations == number)
         with agree(grid.world):
             block = store.read_adjacency(row_map.start, row_map.stop, name)
         rows = np.repeat(np.arange(row_map.num_local), np.diff(block.indptr))
         positions, present = found_among(
             rows * row_map.num_rows + block.indices,
-            (edges.targets[asked] - row_map.start) * row_map.num_rows + edges.sources[asked],
+            (edges.targets[members] - row_map.start) * row_map.num_rows + edges.sources[members],
         )
-        is_stored[asked] = present
-        of_edges = read_edge_features(grid, store, row_map, name)
-        chosen = scaled_edges(stored, name, of_edges[positions[present]])
-        features[asked[present]] = chosen
+        is_stored[members] = present
+        all_features = read_edge_features(grid, store, row_map, name)
+        scaled = scaled_edges(stored, name, all_features[positions[present]])
+        features[members[present]] = scaled
     return features, is_stored
 
 
 def _as_trained(labels: Array) -> Array:
-    """Return stored labels of edges as those of nodes are trained on."""
+    """Return stored edge labels in the form in which node labels are trained on."""
     if labels.dtype.kind == "i":
         return labels[:, 0].astype(np.int64)
     return labels if labels.dtype.kind == "u" else labels.astype(np.float64)
@@ -246,7 +246,7 @@ def read_examples(stored: StoredRows, labels: EdgeLabels, width: int) -> Labelle
 
 
 class BatchedEdges(BatchExamples):
-    """The edges to train on, of which a batch is some."""
+    """Batches of labelled training edges."""
 
     unit = "edges"
 
@@ -272,7 +272,7 @@ class BatchedEdges(BatchExamples):
 
 
 class EnclosedEdges(SubgraphExamples):
-    """The edges to train on with both ends in a subgraph."""
+    """The labelled training edges with both ends in a subgraph."""
 
     @collective
     def __init__(self, grid: ProcessGrid, graph: SampledGraph, trained: LabelledEdges) -> None:
@@ -285,17 +285,17 @@ class EnclosedEdges(SubgraphExamples):
     def inside(
         self, subgraphs: Sequence[Subgraph], nodes: LocalIndices, seeds: tuple[int, int]
     ) -> tuple[None, EdgeTargets]:
-        none = np.zeros(0, np.int64)
-        parts, before = [(none, none, none)], 0
+        empty = np.zeros(0, np.int64)
+        parts, num_before = [(empty, empty, empty)], 0
         for subgraph in subgraphs:
             inside, sources, targets = enclosed(
                 self._edges.edges.sources, self._starts, subgraph.nodes
             )
-            parts.append((inside, sources + before, targets + before))
-            before += len(subgraph.nodes)
+            parts.append((inside, sources + num_before, targets + num_before))
+            num_before += len(subgraph.nodes)
         numbers, sources, targets = (np.concatenate(column) for column in zip(*parts, strict=True))
         edges = self._edges[numbers]
         ends = sources.astype(np.int32), targets.astype(np.int32)
-        no_wrong = np.empty((len(edges), 0), np.int32)
-        pairs = Pairs(np.arange(before), *ends, no_wrong, edges.edges.relations)
+        no_negatives = np.empty((len(edges), 0), np.int32)
+        pairs = Pairs(np.arange(num_before), *ends, no_negatives, edges.edges.relations)
         return None, EdgeTargets(pairs, edges.labels, edges.features)

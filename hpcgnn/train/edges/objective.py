@@ -1,4 +1,4 @@
-"""Classes, several labels or numbers of the edges of a graph, which it is read with."""
+"""The objective of labelled edges: predict classes, several labels or numbers of edges."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,11 +63,11 @@ from hpcgnn.train.sources.source import StepData
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 _BLOCK_EDGES = 1 << 16
-"""Edges that are predicted at a time, where nothing waits for a backward pass."""
+"""Edges to predict at a time when there is no backward pass."""
 
 
 class EdgeObjective(SingleObjective):
-    """Labels or numbers of edges, each predicted from its two nodes and its features."""
+    """Learns labels or numbers of edges, each from its two nodes and its features."""
 
     lacks: ClassVar[Reasons] = {
         Trait.SOME_EDGES: "its split is of edges, not of nodes",
@@ -75,18 +75,18 @@ class EdgeObjective(SingleObjective):
         Trait.NUMBERS: "its numbers are of edges",
         Trait.LABELLED_NODES: "its labels are of edges",
         Trait.NODE_SPLITS: "its splits are of edges",
-        Trait.PLANNED_FROM_DEGREES: "its edges are counted in the graph only",
+        Trait.PLANNED_FROM_DEGREES: "its edges can only be counted in the graph",
         Trait.PROGRAMS: "it reads one graph",
         Trait.FIELDS: "it predicts edges",
         Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
-        Trait.FOUND_PAIRS: "it says what edges are, and not which are likely",
+        Trait.FOUND_PAIRS: "it labels edges, and does not find likely ones",
         Trait.CHOSEN_ROWS: "an edge has two nodes; give --pairs",
     }
     reads: ClassVar[Reading] = FEATURES
 
     @property
     def saying(self) -> str:
-        """What is said of edges, as it is called in files."""
+        """The name of the predictions in files."""
         return "values" if self.facts.targets else self.saves
 
     @property
@@ -96,7 +96,7 @@ class EdgeObjective(SingleObjective):
 
     @property
     def pair_features(self) -> int:
-        """The columns of features that edges are predicted from."""
+        """The number of edge features that predictions use."""
         return self._predicted.width
 
     @collective
@@ -117,8 +117,8 @@ class EdgeObjective(SingleObjective):
         self.whole = WholeView(self.graph)
         counts = ", ".join(f"{count} {name}" for name, count in self.num_edges.items())
         remark, keys = f"; labelled edges: {counts}", {"labelled_edges": self.num_edges}
-        said = replace(graph, facts=self._facts)
-        self.about = GraphReport(said, config, remark=remark, keys=keys)
+        reported = replace(graph, facts=self._facts)
+        self.about = GraphReport(reported, config, remark=remark, keys=keys)
 
     @classmethod
     @collective
@@ -186,7 +186,7 @@ class EdgeObjective(SingleObjective):
     @torch.no_grad()
     @collective
     def predict(self, model: EdgeModel, embeddings: Tensor, needed: EdgeTargets) -> Tensor:
-        """Return (E, C) logits, or scaled numbers, of edges."""
+        """Return the logits (E, C) of edges, or their scaled numbers."""
         rows = AskedRows.of(embeddings, needed.pairs.request, self.graph.products.trace)
         ends = model.decoder.ends(rows)
         parts = [
@@ -200,20 +200,20 @@ class EdgeObjective(SingleObjective):
         model: EdgeModel,
         ends: tuple[AskedRows, AskedRows],
         needed: EdgeTargets,
-        some: slice = slice(None),
+        chunk: slice = slice(None),
     ) -> Tensor:
         pairs, device = needed.pairs, self.graph.device
-        features = needed.features[some]
+        features = needed.features[chunk]
         logits: Tensor = model.decoder(
             ends,
-            (pairs.sources[some], pairs.targets[some]),
-            device.tensor(pairs.relations[some]),
+            (pairs.sources[chunk], pairs.targets[chunk]),
+            device.tensor(pairs.relations[chunk]),
             device.tensor(features) if features.shape[1] else None,
         )
         return logits
 
     def _labels(self, needed: EdgeTargets) -> Tensor:
-        # Classes are whole numbers; what else there is compares with outputs.
+        # Classes stay int64; other labels take the dtype of the outputs.
         labels = self.graph.device.tensor(needed.labels)
         if needed.labels.ndim == 1:
             return labels
@@ -228,18 +228,18 @@ class EdgeObjective(SingleObjective):
 
     @collective
     def of_all(self, model: EdgeModel, rule: LabelRule) -> NodeRows:
-        """Return what a model says of all edges, with labels or without, in order.
+        """Return a model's predictions for all edges, labelled or not, in order.
 
-        Ids are (E, 3): original ones of sources and targets, and numbers of relations.
+        Ids are (E, 3): original ids of sources and targets, and numbers of relations.
         """
         edges, ends, needed = self.read_all()
         ids = np.column_stack([ends, edges.edges.relations])
-        said = self._said(model, needed, ids, rule)
-        return NodeRows(*in_order_of_ends(self.grid, *said.columns))
+        predicted = self._said(model, needed, ids, rule)
+        return NodeRows(*in_order_of_ends(self.grid, *predicted.columns))
 
     @collective
     def read_all(self) -> tuple[LabelledEdges, GlobalIndices, EdgeTargets]:
-        """Return this rank's edges without labels, their ends' original ids, and what they need."""
+        """Return this rank's edges without labels, their ends' original ids, and their targets."""
         labels, width = self._predicted.labels, self._predicted.width
         with self._stored() as stored:
             edges, ends = read_labelled(stored, labels, width, with_labels=False)
@@ -247,46 +247,46 @@ class EdgeObjective(SingleObjective):
 
     @collective
     def of_pairs(self, model: EdgeModel, pairs: AskedPairs, rule: LabelRule) -> NodeRows:
-        """Return what a model says of pairs, with their features or those of the store's edges.
+        """Return a model's predictions for pairs, with given features or those of stored edges.
 
-        Rows are sorted over the ranks as they were asked; ids are those of the pairs (m, 3).
-        Raises `CollectiveInputError` where a pair has no features, or a node is not there.
+        Rows are distributed over the ranks in the order of the request; ids are those of the pairs
+        (m, 3). Raises `CollectiveInputError` if a pair has no features, or a node is unknown.
         """
         row_map, ids = self.graph.row_map, pairs.ids
         sources, targets = (find_rows(self.graph, ids[:, end]) for end in (0, 1))
-        (mine,) = np.nonzero(row_map.is_local(targets))
-        none = np.zeros(len(mine), np.int64)
-        edges = LinkEdges(sources[mine], targets[mine], ids[mine, 2], none, none)
+        (local,) = np.nonzero(row_map.is_local(targets))
+        zeros = np.zeros(len(local), np.int64)
+        edges = LinkEdges(sources[local], targets[local], ids[local, 2], zeros, zeros)
         if pairs.features is not None or not self.pair_features:
-            known = np.zeros((len(ids), 0)) if pairs.features is None else pairs.features
-            features = self._as_read(known[mine], edges)
+            raw = np.zeros((len(ids), 0)) if pairs.features is None else pairs.features
+            features = self._as_read(raw[local], edges)
         else:
             with self._stored() as stored:
                 features, is_stored = stored_features(
                     stored, self.relations, self.pair_features, edges
                 )
-            self._check_stored(ids, mine[~is_stored])
-        needed = self._needed(LabelledEdges(edges, none - 1, features))
-        rows = self._said(model, needed, ids[mine], rule)
-        return NodeRows(*in_order(self.grid.layer, mine, *rows.columns))
+            self._check_stored(ids, local[~is_stored])
+        needed = self._needed(LabelledEdges(edges, zeros - 1, features))
+        rows = self._said(model, needed, ids[local], rule)
+        return NodeRows(*in_order(self.grid.layer, local, *rows.columns))
 
     @collective
-    def _as_read(self, given: FloatArray, edges: LinkEdges) -> FloatArray:
-        """Return features (n, F) of edges that a user gives as those of the store are read."""
-        features = np.empty(given.shape, self.config.train.dtype)
+    def _as_read(self, raw: FloatArray, edges: LinkEdges) -> FloatArray:
+        """Return user-given features (n, F) of edges, scaled like those of the store."""
+        features = np.empty(raw.shape, self.config.train.dtype)
         with self._stored() as stored:
             for number, name in enumerate(self.relations):
-                some = edges.relations == number
-                features[some] = scaled_edges(stored, name, given[some])
+                in_relation = edges.relations == number
+                features[in_relation] = scaled_edges(stored, name, raw[in_relation])
         return features
 
     @collective
     def _check_stored(self, ids: GlobalIndices, missing: GlobalIndices) -> None:
-        """Raise `CollectiveInputError` where pairs of some numbers are missing on any rank."""
+        """Raise `CollectiveInputError` if any rank has indices of `missing` pairs."""
         numbers = np.sort(np.concatenate(self.grid.layer.allgather(missing)))
         edges = named([f"{source} -> {target}" for source, target, _ in ids[numbers].tolist()])
         fault = InputError(
-            f"--pairs: {self.facts.name} has no edge {edges} whose features to take; add "
+            f"--pairs: {self.facts.name} has no edge {edges} to take features from; add "
             f"{number(self.pair_features, 'column')} of features, or leave these pairs out"
         )
         raise_on_all(self.grid.world, fault if edges else None)
@@ -316,9 +316,9 @@ class EdgeObjective(SingleObjective):
     @classmethod
     @collective
     def for_predictions(cls, grid: ProcessGrid, saved: SavedModel) -> "EdgeObjective":
-        """Return the graph that a saved model is applied to, whose edges need no labels.
+        """Return the objective on the graph of a saved model, whose edges need no labels.
 
-        Raises `CollectiveInputError` when it does not fit the model.
+        Raises `CollectiveInputError` if the graph does not fit the model.
         """
         graph, config = load_saved_graph(grid, saved, TraceRecorder.off()), saved.config
         facts, options = graph.facts, config.edges
@@ -331,7 +331,7 @@ class EdgeObjective(SingleObjective):
             scale = TargetScale(facts.targets, facts.target_means, facts.target_scales)
             kind = "numbers"
         labels = EdgeLabels(names, facts.targets or facts.class_names, kind)
-        none = LabelledEdges.none(config.train.dtype)
-        needed = none.needing(graph.row_map.num_rows)
-        predicted = PredictedEdges(labels, scale, none, needed, needed, width, symmetric)
+        no_edges = LabelledEdges.none(config.train.dtype)
+        needed = no_edges.needing(graph.row_map.num_rows)
+        predicted = PredictedEdges(labels, scale, no_edges, needed, needed, width, symmetric)
         return cls(graph, config, predicted)

@@ -1,4 +1,4 @@
-"""What is predicted of the edges of a rank, and what is said of the graph with it."""
+"""A rank's edges with labels to predict, and the facts about the graph that follow from them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,10 +29,10 @@ from hpcgnn.typing import Array
 
 @dataclass(frozen=True, eq=False)
 class PredictedEdges:
-    """The edges of a rank that are predicted, and what is predicted of them.
+    """The edges of a rank that are predicted, and their labels.
 
-    `trained` and `judged` are what they need: those of the training split, and all. `scale` is of
-    numbers; None of classes. `width` are the columns of features that the decoder reads.
+    `trained` are the targets of the training split, `judged` those of all edges. `scale` is that of
+    numbers; None for classes. `width` is the number of features that the decoder reads.
     """
 
     labels: EdgeLabels
@@ -46,9 +46,9 @@ class PredictedEdges:
 
 @collective
 def read_predicted(stored: StoredRows) -> PredictedEdges:
-    """Return the labelled edges of this rank, and ask for the rows that they need.
+    """Return this rank's labelled edges, with requests for the rows that predict them.
 
-    Raises `CollectiveInputError` where the store has no labels, or they do not fit.
+    Raises `CollectiveInputError` if the store has no labels, or unsuitable ones.
     """
     grid, store, options = stored.context.grid, stored.store, stored.context.config.edges
     with agree(grid.world):
@@ -67,12 +67,12 @@ def read_predicted(stored: StoredRows) -> PredictedEdges:
 
 
 def encoder_facts(facts: GraphFacts, config: Config) -> GraphFacts:
-    """Return the facts with embeddings in place of classes."""
+    """Return the facts with the embeddings' width in place of the number of classes."""
     return facts.with_embeddings(config.edges.width or config.model.hidden)
 
 
 def edge_facts(facts: GraphFacts, predicted: PredictedEdges) -> GraphFacts:
-    """Return the facts with the classes or numbers of edges in place of those of nodes."""
+    """Return the facts with the edges' classes or numbers in place of those of nodes."""
     names, scale = predicted.labels.names, predicted.scale
     content: dict[str, Any] = {**vars(facts.with_embeddings(len(names)))}
     content["multi_label"] = predicted.labels.kind == "several"
@@ -86,14 +86,14 @@ def edge_facts(facts: GraphFacts, predicted: PredictedEdges) -> GraphFacts:
 
 @collective
 def count_splits(grid: ProcessGrid, split: Array) -> dict[str, int]:
-    """Return how many edges each split has, of all ranks."""
+    """Return the number of edges of each split over all ranks."""
     counts = np.bincount(split, minlength=len(Split)).astype(np.int64)
     allreduce_sum(grid.layer, counts)
     return {name: int(counts[Split[name.upper()]]) for name in SHARES}
 
 
 def fault_of(config: Config, counts: dict[str, int]) -> InputError | None:
-    """Return the fault of a run with so many edges of each split."""
+    """Return the fault of a run with these numbers of edges by split; None if it can train."""
     if counts["train"] == 0:
         return InputError(
             f"{config.graph.store}: no labelled edge is in the training split; raise edges.train, "

@@ -1,1 +1,1 @@
-"""Fields of nodes in time: samples, what is learned of them, and rollouts."""
+"""Fields over time on nodes and edges: samples, objective, rollouts and stepper."""

@@ -1,14 +1,13 @@
 """A model of fields as a function from frames to the next frame.
 
-Frames are float64 tensors in physical units without missing values, a row for each node and for
-each edge, the columns of the targets first, see `Columns`. With mean m and deviation s of frames
-x, M and S of what is given:
+Frames are float64 tensors in physical units without missing values, one row per node and per edge,
+target columns first, see `Columns`. With mean m and deviation s of the frames x, and mean M and
+deviation S of the model's outputs, the predicted targets y are:
 
     same, next:   y = M + S model((x - m) / s)
     difference:   y = x + M + S model((x - m) / s)
 
-What is read of nodes is behind their features that do not change, and what is read of edges
-behind theirs.
+A model reads the static features of a node or an edge followed by the scaled columns of its frames.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ from hpcgnn.typing import GlobalIndices
 
 
 class RowScales(NamedTuple):
-    """The scales of the columns of a frame of some rows, and of what a model gives of them."""
+    """The scales of the frame columns of nodes or edges, and of the model's outputs for them."""
 
     frames: Scale
     outputs: Scale
@@ -41,30 +40,30 @@ class RowScales(NamedTuple):
 Scales: TypeAlias = ByRows[RowScales]
 
 _NAMES = ByRows(("frames", "outputs"), ("edges", "edge_outputs"))
-"""Of scales in checkpoints."""
+"""The names of scales in checkpoints."""
 
 
 def unit_scales(columns: Columns) -> Scales:
-    """Return those that change nothing."""
+    """Return scales that change nothing: mean 0 and deviation 1."""
     return columns.rows.map(
         lambda rows: RowScales(Scale.unit(rows.width), Scale.unit(rows.num_predicted))
     )
 
 
 def scale_tensors(scales: Scales) -> dict[str, Tensor]:
-    """Return them in the form that checkpoints hold; nothing of what has no columns."""
-    names, found = (*_NAMES.nodes, *_NAMES.edges), (*scales.nodes, *scales.edges)
-    pairs = zip(names, found, strict=True)
+    """Return scales as checkpoints hold them; rows without columns have no entry."""
+    names, all_scales = (*_NAMES.nodes, *_NAMES.edges), (*scales.nodes, *scales.edges)
+    pairs = zip(names, all_scales, strict=True)
     tensors = [scale.tensors(name) for name, scale in pairs if len(scale.mean)]
-    return {name: tensor for each in tensors for name, tensor in each.items()}
+    return {name: tensor for scale_dict in tensors for name, tensor in scale_dict.items()}
 
 
 def scales_of(tensors: Mapping[str, Tensor]) -> Scales:
-    """Return what `scale_tensors` was given."""
+    """Return the scales that `scale_tensors` turned into `tensors`."""
 
     def find(name: str) -> Scale:
-        there = f"{name}/mean" in tensors
-        return Scale.from_tensors(name, tensors) if there else Scale.unit(0)
+        stored = f"{name}/mean" in tensors
+        return Scale.from_tensors(name, tensors) if stored else Scale.unit(0)
 
     return _NAMES.map(lambda names: RowScales(*map(find, names)))
 
@@ -76,15 +75,15 @@ class Mesh:
     Parameters
     ----------
     static
-        Features that do not change.
+        Node features that do not change over time.
     fixed
-        (n,) and (E,) rows whose targets are given.
+        (n,) and (E,) masks of the rows whose targets are prescribed, not predicted.
     absent
-        (n, W) and (E, W) targets that no step has.
+        (n, W) and (E, W) masks of the targets that have no value at any step.
     moment
-        Of its ranks.
+        The training moment of the ranks that hold the graph.
     edge_targets
-        (E,) int64 rows that the edges with fields end at, in the order of the store.
+        (E,) int64 local target rows of the edges that have fields, in the order of the store.
     """
 
     view: GraphView
@@ -96,14 +95,14 @@ class Mesh:
 
 
 class RowDynamics:
-    """What of a frame is predicted of nodes, or of edges, and how it is scaled.
+    """Scales the frames and outputs of nodes, or of edges, and forms the next frame from them.
 
     Parameters
     ----------
     fixed
-        (rows,) whose targets are given.
+        (rows,) mask of the rows whose targets are prescribed.
     absent
-        (rows, W) targets that no step has: what a model gives there means nothing.
+        (rows, W) mask of targets without a value at any step; model outputs there mean nothing.
     predict
         A name in `hpcgnn.config.fields.PREDICTIONS`.
     """
@@ -114,61 +113,62 @@ class RowDynamics:
         self.columns, self.fixed, self._predict = columns, fixed, predict
         self.width, self._stays = columns.num_predicted, fixed[:, None] | absent
         self.mean, self.deviation, self.output_mean, self.output_deviation = (
-            torch.from_numpy(each).to(fixed.device)
+            torch.from_numpy(values).to(fixed.device)
             for scale in scales
-            for each in (scale.mean, scale.deviation)
+            for values in (scale.mean, scale.deviation)
         )
         self.read = torch.from_numpy(columns.read).long().to(fixed.device)
 
     def filled(self, frame: Tensor) -> Tensor:
-        """Return a frame as read in float64, its missing values replaced by means."""
+        """Return a stored frame in float64, with its missing values replaced by means."""
         frame = frame.double()
         return torch.where(frame.isnan(), self.mean, frame)
 
     def moved(self, frame: Tensor, drawn: Tensor) -> Tensor:
-        """Return a frame with noise in deviations (rows, any) on what a model reads.
+        """Return a frame with noise on the columns that a model reads.
 
-        Fixed rows have none: what is given is exact.
+        `drawn` (rows, columns read) is in units of their deviations. Fixed rows get no noise:
+        prescribed values are exact.
         """
         noise = (drawn * self.deviation[self.read]).masked_fill(self.fixed[:, None], 0)
         return frame.index_add(1, self.read, noise)
 
     def inputs(self, frames: Sequence[Tensor]) -> Tensor:
-        """Return the scaled columns (rows, any) that a model reads of frames, the oldest first."""
+        """Return the scaled columns (rows, any) of frames that a model reads, oldest first."""
         scaled = [((frame - self.mean) / self.deviation)[:, self.read] for frame in frames]
         return torch.cat(scaled, dim=1)
 
     def predicted(self, outputs: Tensor, last: Tensor) -> Tensor:
-        """Return the targets (rows, W) from what a model gives of the `last` frame."""
+        """Return the targets (rows, W) from a model's outputs for the `last` frame."""
         values = outputs * self.output_deviation + self.output_mean
         if self._predict == "difference":
             values = values + last[:, : self.width]
         return values
 
     def scaled(self, truth: Tensor, last: Tensor) -> Tensor:
-        """Return what a model should give for targets (rows, W) to be `truth`."""
+        """Return the outputs with which a model would predict exactly `truth` (rows, W)."""
         if self._predict == "difference":
             truth = truth - last[:, : self.width]
         return (truth - self.output_mean) / self.output_deviation
 
     def follow(self, predicted: Tensor, given: Tensor) -> Tensor:
-        """Return the next frame: predicted targets, and what else is `given` of that step.
+        """Return the next frame: the predicted targets, and the other columns of `given`.
 
-        `given` (rows, width) is filled; its targets count at fixed rows, and where they are absent.
+        `given` (rows, width) is filled. Its targets are used at fixed rows and where absent.
         """
         if not self.width:
-            # Without the history of what the model gives, which is no column of it.
+            # No column is predicted: do not attach the frame to the model's graph.
             return given
         targets = torch.where(self._stays, given[:, : self.width], predicted)
         return torch.cat([targets, given[:, self.width :]], dim=1)
 
     def told(self, values: Tensor, raw: Tensor) -> Tensor:
-        """Return targets (rows, W), NaN where they are given and missing in `raw`."""
+        """Return targets (rows, W), NaN where they are fixed or absent and missing in `raw`."""
         return values.masked_fill(self._stays & raw[:, : self.width].isnan(), torch.nan)
 
 
 class Dynamics:
-    """What a model reads of frames, and what of a frame it predicts.
+    """Turns frames into model inputs, and model outputs into the next frame.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class Dynamics:
     predict
         A name in `hpcgnn.config.fields.PREDICTIONS`.
     dtype
-        Of what models read.
+        The dtype of model inputs.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Dynamics:
         )
 
     def side_by_side(self, view: GraphView, copies: int) -> "Dynamics":
-        """Return the same on the view of some copies of the graph, whose rows are one by one."""
+        """Return these dynamics on the `view` of several copies, whose rows follow each other."""
         mesh = self._mesh
         count = len(mesh.fixed.nodes)
         static = mesh.static[torch.arange(count).repeat(copies)]
@@ -207,30 +207,30 @@ class Dynamics:
         return Dynamics(mesh, self._columns, self._scales, self.predict, self._dtype)
 
     def filled(self, frame: Frame) -> Frame:
-        """Return a frame as read in float64, its missing values replaced by means."""
+        """Return a stored frame in float64, with its missing values replaced by means."""
         return self.rows.map(RowDynamics.filled, frame)
 
     def predicted(self, outputs: Frame, last: Frame) -> Frame:
-        """Return the targets from what a model gives of the `last` frame."""
+        """Return the targets from a model's outputs for the `last` frame."""
         return self.rows.map(RowDynamics.predicted, outputs, last)
 
     def follow(self, predicted: Frame, given: Frame) -> Frame:
-        """Return the next frame: predicted targets, and what else is `given` of that step."""
+        """Return the next frame: the predicted targets, and the other columns of `given`."""
         return self.rows.map(RowDynamics.follow, predicted, given)
 
     def inputs(self, frames: Sequence[Frame]) -> NodeFeatures:
-        """Return what a model reads of nodes in the last frames, the oldest first."""
+        """Return the node inputs of a model: the static ones, then the frames, oldest first."""
         rows = self.rows.nodes.inputs([frame.nodes for frame in frames]).to(self._dtype)
         static = self._mesh.static
         if isinstance(static, TypedRows):
             parts = zip(static.parts, static.rows, strict=True)
-            joined = tuple(torch.cat([part, rows[places]], dim=1) for part, places in parts)
+            joined = tuple(torch.cat([part, rows[members]], dim=1) for part, members in parts)
             return replace(static, parts=joined)
         return torch.cat([static, rows], dim=1)
 
     @collective
     def view_at(self, frames: Sequence[Frame]) -> GraphView:
-        """Return the view of the graph with frames of edges among the features of its edges."""
+        """Return the graph's view with the edge frames appended to its edge features."""
         if not len(self.rows.edges.read):
             return self.view
         rows = self.rows.edges.inputs([frame.edges for frame in frames])
@@ -238,7 +238,7 @@ class Dynamics:
 
     @collective
     def outputs(self, model: Any, frames: Sequence[Frame], key: DropoutKey | None) -> Frame:
-        """Return what a model gives of the last frames, predicted columns in float64."""
+        """Return a model's outputs for the last frames in float64."""
         nodes, edges = model.with_edges(self.view_at(frames), self.inputs(frames), key)
         if edges is None:
             edges = nodes.new_empty((len(self._mesh.fixed.edges), 0))
@@ -246,22 +246,22 @@ class Dynamics:
 
     @collective
     def made_again(self, model: Any, frames: Sequence[Frame], key: DropoutKey | None) -> Frame:
-        """Return the same, without memory: the backward pass computes the model again."""
+        """Return the same, but store no activations: the backward pass recomputes the model."""
         moment = self._mesh.moment
         begun = moment.now
 
         def run(_needs_gradient: Tensor, *tensors: Tensor) -> Frame:
             read = [ByRows(*pair) for pair in zip(tensors[::2], tensors[1::2], strict=True)]
             if not torch.is_grad_enabled():
-                # What needs a gradient decides which product of a layer comes first: it is told
-                # here as it will be there.
+                # Layers choose the order of their products by which inputs need a gradient, so
+                # this pass must see the same as the recomputation.
                 with torch.enable_grad():
                     return self.outputs(model, read, key).map(Tensor.detach)
-            # The backward pass: this step has been counted.
+            # The backward pass: the forward pass has already counted this step.
             with moment.again(begun), running_means_stay(model):
                 return self.outputs(model, read, key)
 
-        # The first frames are data, without which gradients would not be asked for.
+        # The first frames are data: without this input, `checkpoint` would not record a gradient.
         needs_gradient = torch.zeros((), requires_grad=True)
         tensors = [tensor for frame in frames for tensor in frame]
         outputs = checkpoint(

@@ -1,4 +1,4 @@
-"""Frames: what a rank reads of one step, the columns of all fields of a run beside each other."""
+"""Frames: a rank's values of all fields of a run at one step, concatenated by columns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,26 +21,26 @@ S = TypeVar("S")
 
 
 class ByRows(NamedTuple, Generic[T]):
-    """Something of both sorts of rows that fields have."""
+    """A pair of values, one for nodes and one for edges."""
 
     nodes: T
     edges: T
 
     def map(self, function: Callable[..., S], *others: "ByRows[Any]") -> "ByRows[S]":
-        """Return what a function makes of each sort, of this and of others."""
+        """Return `function` of the node values and of the edge values, of this and of `others`."""
         return ByRows(*map(function, self, *others))
 
 
 Frame: TypeAlias = ByRows[Tensor]
-"""What is known of one step: (n, width) of nodes, (E, width) of edges in the order of the store;
-or of several, one behind the other or in a first dimension."""
+"""Values at one step: (n, width) of nodes, (E, width) of edges in the order of the store. Several
+frames have their rows concatenated, or are stacked in a first dimension."""
 
 
 @dataclass(frozen=True)
 class RowColumns:
-    """The columns of frames of one sort of rows: those of targets first, then of other inputs.
+    """The columns of the frames of nodes, or of edges: targets first, then other inputs.
 
-    `num_targets` counts the fields that are predicted; `inputs` names those that the model reads.
+    `num_targets` counts the predicted fields; `inputs` names the fields that the model reads.
     """
 
     fields: tuple[FieldInfo, ...]
@@ -49,17 +49,17 @@ class RowColumns:
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """Where the columns of each field are in a frame."""
-        ends = np.cumsum([0, *(each.num_columns for each in self.fields)]).tolist()
+        """The slice of a frame's columns that each field has."""
+        ends = np.cumsum([0, *(field.num_columns for field in self.fields)]).tolist()
         return {
-            each.name: slice(start, stop)
-            for each, start, stop in zip(self.fields, ends, ends[1:], strict=False)
+            field.name: slice(start, stop)
+            for field, start, stop in zip(self.fields, ends, ends[1:], strict=False)
         }
 
     @property
     def width(self) -> int:
-        """Columns of a frame."""
-        return sum(each.num_columns for each in self.fields)
+        """The number of columns of a frame."""
+        return sum(field.num_columns for field in self.fields)
 
     @property
     def targets(self) -> tuple[FieldInfo, ...]:
@@ -68,18 +68,18 @@ class RowColumns:
 
     @property
     def num_predicted(self) -> int:
-        """Columns that are predicted, the first ones of a frame."""
-        return sum(each.num_columns for each in self.targets)
+        """The number of predicted columns, which come first in a frame."""
+        return sum(field.num_columns for field in self.targets)
 
     @cached_property
     def read(self) -> LocalIndices:
-        """The columns that the model reads, in the order of the inputs."""
-        every = np.arange(self.width, dtype=np.int32)
-        return np.concatenate([every[:0], *(every[self.places[name]] for name in self.inputs)])
+        """The columns that the model reads, in the order of `inputs`."""
+        columns = np.arange(self.width, dtype=np.int32)
+        return np.concatenate([columns[:0], *(columns[self.places[name]] for name in self.inputs)])
 
     @property
     def num_read(self) -> int:
-        """Columns of a frame that the model reads."""
+        """The number of columns of a frame that the model reads."""
         return len(self.read)
 
 
@@ -98,7 +98,7 @@ class Columns(NamedTuple):
         options = config.fields
         if not (options.targets or options.edge_targets) and store.all_fields:
             raise InputError(
-                "fields.targets: name the fields to predict, or of edges in fields.edge_targets; "
+                "fields.targets: name the fields to predict, edge fields in fields.edge_targets; "
                 f"{store.path} has {', '.join(store.all_fields)}"
             )
         nodes, edges = (
@@ -114,30 +114,30 @@ class Columns(NamedTuple):
 
     @property
     def targets(self) -> tuple[FieldInfo, ...]:
-        """The fields that are predicted, those of edges last."""
+        """The predicted fields, those of edges last."""
         return self.rows.nodes.targets + self.rows.edges.targets
 
     @property
     def num_predicted(self) -> int:
-        """Columns that are predicted."""
+        """The number of predicted columns of nodes and edges."""
         return self.rows.nodes.num_predicted + self.rows.edges.num_predicted
 
     @property
     def units(self) -> tuple[str, ...]:
         """The units of times and fields, as ``convert --units`` takes them."""
-        every = (*self.rows.nodes.fields, *self.rows.edges.fields)
-        units = {"times": self.time_unit, **{each.name: each.unit for each in every}}
+        fields = (*self.rows.nodes.fields, *self.rows.edges.fields)
+        units = {"times": self.time_unit, **{field.name: field.unit for field in fields}}
         return tuple(f"{name}={unit}" for name, unit in units.items())
 
     @property
     def has_given(self) -> bool:
         """Whether the model reads fields that it does not predict."""
-        return any(each.width > each.num_predicted for each in self.rows)
+        return any(rows.width > rows.num_predicted for rows in self.rows)
 
     @property
     def predicted_names(self) -> tuple[str, ...]:
-        """The names of the columns that are predicted: ``u_x``, or ``u_0``, or ``p``."""
-        return tuple(name for each in self.targets for name in column_names(each))
+        """The names of the predicted columns: ``u_x``, or ``u_0``, or ``p``."""
+        return tuple(name for field in self.targets for name in column_names(field))
 
 
 def column_names(field: FieldInfo) -> list[str]:
@@ -149,11 +149,11 @@ def column_names(field: FieldInfo) -> list[str]:
 
 
 class FrameReader:
-    """Reads frames of this rank's rows and edges, a slab of a field at a time; for one thread.
+    """Reads frames of this rank's rows and edges, one slab of a field at a time; for one thread.
 
-    It opens the store for itself, so that a thread may read while the rank computes. Frames are in
-    float64 where a field is, else in float32; missing values are NaN. `edge_targets` (E,) int64
-    are the local rows that edges end at, none without fields of edges.
+    It has a store of its own, so that a thread may read while the rank computes. Frames are float64
+    if any field is, else float32; missing values are NaN. `edge_targets` (E,) int64 holds the local
+    target rows of the edges, and is empty without edge fields.
     """
 
     def __init__(self, store: GraphStore, row_map: RowMap, columns: Columns) -> None:
@@ -169,20 +169,20 @@ class FrameReader:
         self._spans = ByRows(rows, edges)
 
     def read(self, step: int) -> ByRows[FloatArray]:
-        """Return the frame of a step, of edges of those that end at this rank's rows."""
+        """Return the frame of a step for this rank's rows and the edges that end at them."""
 
         def read(columns: RowColumns, span: tuple[int, int], dtype: np.dtype[Any]) -> FloatArray:
             frame: FloatArray = np.empty((span[1] - span[0], columns.width), dtype)
-            for name, place in columns.places.items():
-                frame[:, place] = self.store.read_field(name, step, *span)
+            for name, field_columns in columns.places.items():
+                frame[:, field_columns] = self.store.read_field(name, step, *span)
             return frame
 
         return self.columns.rows.map(read, self._spans, self.dtypes)
 
     def absent(self) -> ByRows[Mask]:
-        """Return (rows, W) which values of targets are missing at all times of the store.
+        """Return masks (rows, W) of the target values that are missing at every step of the store.
 
-        A field is read until each row has had a value; whole where one never has.
+        A field is read until every row has had a value, and in whole if some row never has one.
         """
 
         def find(columns: RowColumns, span: tuple[int, int]) -> Mask:
@@ -201,7 +201,7 @@ class FrameReader:
     def edge_ends(self, grid: ProcessGrid, node_ids: GlobalIndices) -> GlobalIndices:
         """Return (E, 2) int64 original ids of the sources and targets of this rank's edges.
 
-        Without fields of edges there are none.
+        The result is empty without edge fields.
         """
         if not self.columns.rows.edges.fields:
             return np.empty((0, 2), np.int64)
@@ -216,5 +216,5 @@ class FrameReader:
 
 
 def _dtype_of(columns: RowColumns) -> np.dtype[Any]:
-    wide = any(each.dtype.itemsize > 4 for each in columns.fields)
+    wide = any(field.dtype.itemsize > 4 for field in columns.fields)
     return np.dtype(np.float64 if wide else np.float32)

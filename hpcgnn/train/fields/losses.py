@@ -1,4 +1,4 @@
-"""The loss of one predicted step: the squared error, or a function of the user's own."""
+"""The loss of one predicted step: the squared error, or the user's own function."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,32 +15,32 @@ from hpcgnn.support import load_own
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """One step of one sample, as a loss sees it; rows are the n local nodes, or the E edges.
+    """One predicted step of one sample, as passed to a loss; rows are n local nodes or E edges.
 
     Parameters
     ----------
     values
-        By field (rows, F) float64, what is predicted, in physical units.
+        Predictions (rows, F) float64 by field, in physical units.
     truth
-        By field (rows, F) float64, NaN where missing; of all fields of the run.
+        (rows, F) float64 by field, for all fields of the run; NaN where missing.
     before
-        By field (rows, F) float64, the frame that the model read last.
+        (rows, F) float64 by field: the last frame that the model read.
     errors
-        (n, W) float64, of all predicted columns, in deviations of what the model gives; 0 where
-        nothing counts.
+        (n, W) float64 errors of all predicted columns, in deviations of the model's outputs; 0
+        where the weight is 0.
     weights
-        (n, W) float64, what each error counts: the node's weight, 0 at fixed nodes and where the
+        (n, W) float64 weights of the errors: the node's weight, 0 at fixed nodes and where the
         truth is missing.
     size
-        The sum of these over all ranks, times all predicted columns over those of nodes.
+        The sum of the weights over all ranks, times all predicted columns over those of nodes.
     of_edges
-        The same three of the edges, in the order of the store.
+        The errors, weights and size of the edges, in the order of the store.
     view
         The graph, with the operators of the model.
     positions
-        (n, D) float64; None where the store has none.
+        (n, D) float64; None if the store has none.
     times
-        Of the last frame that was read, and of what is predicted.
+        The time of the last frame that was read, and the time of the prediction.
     """
 
     values: Mapping[str, Tensor]
@@ -56,14 +56,14 @@ class Predicted:
 
 
 Loss: TypeAlias = Callable[[Predicted], Tensor]
-"""Returns this rank's share of the loss of a step; collective. Shares of a layer of the grid add up
-to the loss."""
+"""Returns this rank's share of the loss of a step; collective. The shares of the ranks of a grid
+layer add up to the loss."""
 
 
 def squared_error(step: Predicted) -> Tensor:
-    """Return the share of ``Σ w e² / Σ w`` over rows and columns, a scalar in float64.
+    """Return this rank's share of ``Σ w e² / Σ w`` over rows and columns, a float64 scalar.
 
-    With fields of nodes and of edges it is the mean of both, by the columns that each has.
+    With node and edge fields, it is the mean of both, weighted by their numbers of columns.
     """
     total = torch.zeros((), dtype=torch.float64)
     for errors, weights, size in ((step.errors, step.weights, step.size), step.of_edges):
@@ -73,7 +73,7 @@ def squared_error(step: Predicted) -> Tensor:
 
 
 def find_loss(options: FieldsConfig) -> Loss:
-    """Return the loss of a configuration; raises `InputError` where its module does not load."""
+    """Return the loss of a configuration; raises `InputError` if its module cannot be loaded."""
     if not options.loss:
         return squared_error
     loss: Loss = load_own("fields.loss", options.loss, callable, "function of a step")

@@ -1,4 +1,4 @@
-"""The scales of a series, of what is trained on alone."""
+"""Measure the scales of a series over its training steps."""
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from hpcgnn.typing import FloatArray, Mask
 
 @collective
 def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
-    """Return the scales of frames and of what a model gives, over ranks, nodes and training steps.
+    """Return the scales of frames and of model outputs over ranks, rows and training steps.
 
-    Each step is read once. Frames are of all rows, what is predicted is of those that count.
+    Each step is read once. Frames are measured on all rows, outputs on those that are not fixed.
 
-    Raises `CollectiveInputError` when a step does not read, and where no value is to be predicted.
+    Raises `CollectiveInputError` if a step cannot be read, or if there is no value to predict.
     """
     sorts = series.columns.rows.map(
         lambda columns, weights, fixed: _Measured(
@@ -39,13 +39,13 @@ def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
             names = ", ".join(field.name for field in series.columns.targets)
             raise InputError(
                 f"fields: {names}: no value to train on: at all training steps each is missing, "
-                "given (fields.fixed, fields.edge_fixed), or of a node that weighs 0"
+                "given (fields.fixed, fields.edge_fixed), or of a node of weight 0"
             )
     return sorts.map(lambda rows: RowScales(rows.frames.over(grid), rows.outputs.over(grid)))
 
 
 class _Measured:
-    """Moments of frames of nodes or edges, and of what is predicted of them."""
+    """The moments of the frames of nodes or edges, and of the model's outputs for them."""
 
     before: FloatArray | None = None
 
@@ -57,7 +57,7 @@ class _Measured:
         self._width, self._adds = columns.num_predicted, predict == "difference"
 
     def add(self, frame: FloatArray) -> None:
-        """Take the frame of the next step."""
+        """Add the frame of the next step."""
         self.frames.add(frame, self._weights)
         targets = frame[:, : self._width].astype(np.float64)
         if not self._adds:

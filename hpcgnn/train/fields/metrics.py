@@ -1,13 +1,13 @@
-"""How far predicted fields are from the truth, over nodes, samples and ranks.
+"""The errors of predicted fields, over nodes, samples and ranks.
 
-With weights w, errors e in deviations s of what the model gives, truth y in physical units, and d
-the truth of what the model gives, scaled (differences where these are predicted):
+With weights w, errors e in units of the deviations s of the model's outputs, the truth y in
+physical units, and the scaled truth d of the outputs (a difference if those are predicted):
 
     loss = Σ w e² / Σ w                 rmse = sqrt(Σ w (s e)² / Σ w)
     rel_l2 = sqrt(Σ w (s e)² / Σ w y²)  r2 = 1 - Σ w e² / Σ w (d - mean d)²
 
-R² is of a column, and then the mean over those that vary; 0 is as good as the mean. With fields of
-nodes and of edges the loss is the mean of both, by the columns that each has.
+R² is computed by column, then averaged over the columns that vary; 0 is as good as predicting the
+mean. With node and edge fields, the loss is the mean of both, weighted by their numbers of columns.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ _SUMS = 5
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What is compared of a predicted step, (rows, W) float64 each; see `Predicted`.
+    """A predicted step compared with the truth, (rows, W) float64 each; see `Predicted`.
 
-    `truth` are the targets without missing values, `scaled` the truth of what the model gives.
+    `truth` holds the targets with missing values filled, `scaled` the true model outputs.
     """
 
     errors: Tensor
@@ -39,7 +39,7 @@ class Judged:
 
 
 class FieldErrors:
-    """Sums over what was predicted so far; `deviations` (W,) are of what the model gives."""
+    """Error sums over the predictions so far; `deviations` (W,) are those of model outputs."""
 
     def __init__(self, columns: Columns, deviations: ByRows[FloatArray]) -> None:
         widths = [rows.num_predicted for rows in columns.rows]
@@ -49,7 +49,7 @@ class FieldErrors:
 
     @collective
     def add(self, judged: ByRows[Judged], sums: RankSums) -> None:
-        """Take one prediction of this rank's rows; `sums` adds over ranks."""
+        """Add one prediction of this rank's rows; `sums` adds over ranks."""
         for columns, rows in zip(self._of_rows, judged, strict=True):
             if len(columns):
                 self._sums[:, columns] += self._summed(rows, sums)
@@ -72,50 +72,50 @@ class FieldErrors:
         return arithmetic().sums_and_count(flat, sums)[:-1].reshape(_SUMS, weights.shape[1])
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics by name, ``rmse_FIELD`` and so on; {} where nothing counts.
+        """Return the metrics by name, ``rmse_FIELD`` and so on; {} if all weights are 0.
 
-        Of several fields ``rel_l2`` and ``r2`` without a name are the means over them.
+        ``rel_l2`` and ``r2`` without a field name are the means over the fields.
         """
         weights, squared, true, *_ = self._sums
         if not weights.sum() > 0:
             return {}
-        found = {"loss": 0.0}
+        values = {"loss": 0.0}
         for columns in self._of_rows:
             if weights[columns].sum() > 0:
                 share = len(columns) / len(weights)
-                found["loss"] += share * float(squared[columns].sum() / weights[columns].sum())
+                values["loss"] += share * float(squared[columns].sum() / weights[columns].sum())
         explained: list[float] = []
         relative: list[float] = []
         start = 0
         for field in self._fields:
-            place = slice(start, start + field.num_columns)
-            start = place.stop
-            weight = weights[place].sum()
+            columns_of_field = slice(start, start + field.num_columns)
+            start = columns_of_field.stop
+            weight = weights[columns_of_field].sum()
             if not weight > 0:
                 continue
-            error = float((squared * self._squares)[place].sum())
-            found[f"rmse_{field.name}"] = float(np.sqrt(error / weight))
-            size = float(true[place].sum())
-            # Of a field that is 0 everywhere nothing is relative.
-            part = np.sqrt(error / size) if size > 0 else float(error > 0)
-            found[f"rel_l2_{field.name}"] = float(part)
-            relative.append(float(part))
-            numbers = range(place.start, place.stop)
-            every = [_explained(*self._sums[[0, 1, 3, 4], number]) for number in numbers]
-            known = [each for each in every if each is not None]
-            found[f"r2_{field.name}"] = float(np.mean(known)) if known else 0.0
-            explained.append(found[f"r2_{field.name}"])
-        found["rel_l2"] = float(np.mean(relative))
-        found["r2"] = float(np.mean(explained))
-        return found
+            error = float((squared * self._squares)[columns_of_field].sum())
+            values[f"rmse_{field.name}"] = float(np.sqrt(error / weight))
+            size = float(true[columns_of_field].sum())
+            # No error is relative to a field that is 0 everywhere.
+            relative_error = np.sqrt(error / size) if size > 0 else float(error > 0)
+            values[f"rel_l2_{field.name}"] = float(relative_error)
+            relative.append(float(relative_error))
+            numbers = range(columns_of_field.start, columns_of_field.stop)
+            r2s = [_explained(*self._sums[[0, 1, 3, 4], number]) for number in numbers]
+            varying = [r2 for r2 in r2s if r2 is not None]
+            values[f"r2_{field.name}"] = float(np.mean(varying)) if varying else 0.0
+            explained.append(values[f"r2_{field.name}"])
+        values["rel_l2"] = float(np.mean(relative))
+        values["r2"] = float(np.mean(explained))
+        return values
 
 
 def _explained(weight: float, squared: float, total: float, squares: float) -> float | None:
-    """Return R² of a column; None where it does not vary, but a column that is hit."""
+    """Return R² of a column. A constant one has 1 if predicted exactly, else None."""
     if weight == 0:
         return None
     spread = squares - total**2 / weight
-    # What rounding leaves of numbers that are all equal.
+    # A constant column: only rounding errors are left.
     if spread <= 1e-12 * squares:
         return 1.0 if squared <= 1e-12 * weight else None
     return 1 - squared / spread

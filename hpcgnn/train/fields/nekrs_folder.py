@@ -1,6 +1,6 @@
-"""Rollouts in files of each rank of nekRS, in the order of its points.
+"""Write rollouts as one file per nekRS rank, in the order of its points.
 
-Copies of one point get the same value. Files are called as in the folder that was converted:
+Copies of one point get the same value. Files are named as in the folder that was converted:
 ``fld_NAME_time_T_rank_R_size_P.bin``, or ``data_rank_R_size_P/NAME_step_K.bin``.
 """
 
@@ -17,20 +17,20 @@ from hpcgnn.typing import Array, FloatArray
 
 
 class NekFolder:
-    """A folder that takes steps of fields, on the points of another that was converted.
+    """A folder of rollout steps, on the points of the nekRS folder that was converted.
 
-    Each file appears whole or not at all; a step is in memory at a time.
+    Each file appears whole or not at all; one step is in memory at a time.
 
     Parameters
     ----------
     path
-        Of the new folder.
+        The new folder.
     like
         The folder that was converted.
     fields
-        In the order of the columns.
+        The fields in the order of the columns.
     first, times
-        The number of the first step in the store, and the times (K,) of all.
+        The number of the first step in the store, and the times (K,) of all steps.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class NekFolder:
         self._first, self._times = first, times
 
     def write_nodes(self, pieces: Iterable[tuple[Array, ...]]) -> None:
-        """Compare original ids with those of the points; raises `InputError` where they differ."""
+        """Compare original ids with those of the points; raises `InputError` if they differ."""
         ids = np.concatenate([piece[0] for piece in pieces])
         if not np.array_equal(ids, self._points.copies.original_id):
             raise InputError(
@@ -54,16 +54,16 @@ class NekFolder:
             )
 
     def write_step(self, step: int, pieces: Iterable[tuple[Array, ...]]) -> None:
-        """Write the columns (m, W) of a step, counted from 0, by original ids."""
+        """Write the columns (m, W) of a step, counted from 0; rows are ordered by original id."""
         rows = np.concatenate([piece[0] for piece in pieces])
-        points, place, time = self._points, 0, float(self._times[step])
+        points, column, time = self._points, 0, float(self._times[step])
         ranks = np.split(points.copies.node, points.starts[1:-1])
-        for each in self._fields:
-            values = rows[:, place : place + each.num_columns].astype(points.dtype)
-            place += each.num_columns
+        for field in self._fields:
+            values = rows[:, column : column + field.num_columns].astype(points.dtype)
+            column += field.num_columns
             for rank, nodes in enumerate(ranks):
                 number = self._first + step
-                file = points.field_file(self._path, each.name, rank, number, time)
+                file = points.field_file(self._path, field.name, rank, number, time)
                 try:
                     file.parent.mkdir(parents=True, exist_ok=True)
                 except OSError as error:

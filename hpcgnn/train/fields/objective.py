@@ -1,4 +1,4 @@
-"""Fields in time are predicted: at the same time, at the next step, or what a step adds."""
+"""The objective of fields: predict them at the same step, at the next, or the change to it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -45,12 +45,12 @@ from hpcgnn.typing import FloatArray
 
 _MUCH_DROPOUT = 0.3
 _SAME_LENGTH = 0.01
-"""How much, of the usual length, the lengths of steps may differ."""
+"""Relative difference from the median step length above which a step is remarked on."""
 
 
 @dataclass(frozen=True, eq=False)
 class FieldReport(GraphReport):
-    """What is said of a mesh with fields, whose steps have the `lengths` (T - R,)."""
+    """Reports on a mesh with fields, whose time steps have the `lengths` (T - R,)."""
 
     lengths: FloatArray = field(default_factory=lambda: np.empty(0))
 
@@ -58,36 +58,36 @@ class FieldReport(GraphReport):
     def remarks(self) -> list[str]:
         share, notes = self.config.model.dropout, super().remarks()
         usual = float(np.median(self.lengths)) if len(self.lengths) else 0.0
-        others = int(np.count_nonzero(np.abs(self.lengths - usual) > _SAME_LENGTH * usual))
-        if others and self.config.fields.ahead:
+        unusual = int(np.count_nonzero(np.abs(self.lengths - usual) > _SAME_LENGTH * usual))
+        if unusual and self.config.fields.ahead:
             notes.append(
-                f"steps: {others} of {len(self.lengths)} are not {usual:g} long, as most are; the "
+                f"steps: {unusual} of {len(self.lengths)} are not {usual:g} long, as most are; the "
                 "model takes each for one step"
             )
         if share >= _MUCH_DROPOUT:
-            # Made for classes, the default leaves a model of numbers at their mean.
-            notes.append(f"model.dropout = {share}: fields are hardly learned with it; set 0")
+            # With the default, which suits classes, a regression model stays near the mean.
+            notes.append(f"model.dropout = {share}: models hardly learn fields with it; set 0")
         return notes
 
 
 class FieldObjective(OnGraph):
-    """Fields of all nodes, by samples of the series of a store; see `FieldsConfig`."""
+    """Learns the fields of all nodes and edges from samples of a series; see `FieldsConfig`."""
 
     needs: ClassVar[frozenset[Trait]] = frozenset({Trait.STEPS})
     lacks: ClassVar[Reasons] = MappingProxyType(
         {
             Trait.GPU: "its samples are read for CPUs only",
-            Trait.SOME_EDGES: "its parts are of time",
-            Trait.SPARSE_FEATURES: "fields stand beside features",
+            Trait.SOME_EDGES: "its splits are by time",
+            Trait.SPARSE_FEATURES: "fields are dense features",
             Trait.ACTIVE_SETS: "all nodes have a loss",
             Trait.CLASSES: "it predicts no classes",
             Trait.NUMBERS: "it predicts fields",
             Trait.LABELLED_NODES: "it reads no labels",
             Trait.SEVERAL_LABELS: "it reads no labels",
-            Trait.NODE_SPLITS: "its splits are of time",
+            Trait.NODE_SPLITS: "its splits are by time",
             Trait.NODE_VECTORS: "fields are features of all nodes",
             Trait.PLANNED_FROM_DEGREES: "its samples are read from a store",
-            Trait.PAIRS: "it says nothing of pairs of nodes",
+            Trait.PAIRS: "it predicts no pairs of nodes",
             Trait.PROGRAMS: "it reads one graph",
             Trait.CHOSEN_ROWS: "a rollout is of all nodes",
             Trait.PROBABILITIES: "it predicts fields",
@@ -159,10 +159,10 @@ class FieldObjective(OnGraph):
             scales = scales_of(saved.checkpoint.features)
         graph = load_graph(replace(context, scales=known), cls.reads)
         series = Series.open(context, graph)
-        found = of_fields(graph, series, scales)
+        with_fields = of_fields(graph, series, scales)
         with agree(context.grid.world):
-            _require_fit(context.config, found.facts, expected)
-        return cls(found, context.config, series, scales)
+            _require_fit(context.config, with_fields.facts, expected)
+        return cls(with_fields, context.config, series, scales)
 
     @override
     def tensors(self) -> Mapping[str, Tensor]:
@@ -173,29 +173,29 @@ class FieldObjective(OnGraph):
     def loss(self, model: Any, step: SampleStep, key: DropoutKey) -> Tensor:
         unroller, depth = self.unroller, max(self._options.ahead, 1)
         if not step.samples:
-            # Other groups of ranks have all that is left.
+            # The step has fewer samples than there are groups of ranks, and this one has none.
             return torch.zeros((), dtype=torch.float64, requires_grad=True)
         ahead = range(1, depth + 1) if self._options.ahead else range(1)
         sizes = unroller.sizes(step.samples, ahead)
         total = torch.zeros((), dtype=torch.float64)
-        keys = [DropoutKey(key.seed, key.step + each) for each in range(depth)]
+        keys = [DropoutKey(key.seed, key.step + step_ahead) for step_ahead in range(depth)]
         frames = []
         for sample in step.samples:
             noise_key = DropoutKey(key.seed, key.step + sample.number * depth)
             frames.append(unroller.read(sample, noise_key))
         unrolled = unroller.unroll(model, step.samples, frames, keys)
-        for place, (after, last, outputs) in enumerate(unrolled):
+        for index, (step_number, last, outputs) in enumerate(unrolled):
             for row, sample in enumerate(step.samples):
-                size = sizes[row][place]
-                told = unroller.told(sample, after, last[row], outputs[row], size)
-                total = total + self._loss(told) / (step.size * depth)
+                size = sizes[row][index]
+                predicted = unroller.told(sample, step_number, last[row], outputs[row], size)
+                total = total + self._loss(predicted) / (step.size * depth)
         return total
 
     @torch.no_grad()
     @collective
     @override
     def evaluate(self, model: Any) -> Evaluation:
-        # One step of some samples of each part, over all ranks.
+        # Predict one step of some samples of each part; errors are summed over all ranks.
         values: dict[str, float] = {}
         ahead = min(self._options.ahead, 1)
         for part in PARTS:
@@ -210,34 +210,34 @@ class FieldObjective(OnGraph):
         return Evaluation(values, self.facts.metric)
 
     def _judged(self, part: str, ahead: int) -> Iterator[Sample]:
-        """Yield the samples that a part is judged on; collective."""
+        """Yield the samples that a part is evaluated on; collective."""
         anchors = self.series.windows.judged(part, self._options.evaluated).tolist()
         read = partial(self.series.sample, ahead=ahead)
         with Prefetch(read, anchors, threads=1, depth=1) as samples:
             for _ in anchors:
-                found: list[Sample] = []
+                sample: list[Sample] = []
                 with agree(self.grid.world):
-                    found.append(next(samples))
-                yield found[0]
+                    sample.append(next(samples))
+                yield sample[0]
 
     @collective
     @override
     def evaluate_kept(self, model: Any) -> dict[str, Any]:
-        windows, most = self.series.windows, max(self._options.horizons, default=0)
-        if not most or self._options.predict == "same":
+        windows, longest = self.series.windows, max(self._options.horizons, default=0)
+        if not longest or self._options.predict == "same":
             return {}
         parts = {
-            part: self.rollouts.judge(model, windows.starts(part, self._options.rollouts, most))
+            part: self.rollouts.judge(model, windows.starts(part, self._options.rollouts, longest))
             for part in ("valid", "test")
         }
-        return {"rollout": {part: found for part, found in parts.items() if found}}
+        return {"rollout": {part: metrics for part, metrics in parts.items() if metrics}}
 
     @collective
     @override
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
         start, series = self.rollouts.usual_start, self.series
-        left = series.last_step(start) - start + 1 - self.rollouts.first_step
-        steps = min(max(self._options.horizons, default=0), left)
+        available = series.last_step(start) - start + 1 - self.rollouts.first_step
+        steps = min(max(self._options.horizons, default=0), available)
         if not steps:
             return
         with agree(self.grid.world):
@@ -248,7 +248,7 @@ class FieldObjective(OnGraph):
 
 
 def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
-    """Return the graph with the columns of its frames in place of labels, and behind features."""
+    """Return the graph with facts that count its frame columns as features and targets."""
     facts = field_facts(graph.facts, series.columns, series.windows, scales)
     return replace(graph, facts=facts, rows=None, labels=None, split=None)
 
@@ -256,10 +256,10 @@ def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
 def field_facts(
     facts: GraphFacts, columns: Columns, windows: Windows, scales: Scales
 ) -> GraphFacts:
-    """Return the sizes of a graph as models of its fields see it."""
+    """Return the graph's facts as models of its fields see them."""
     nodes, edges = columns.rows
-    width, outputs = windows.history * nodes.num_read, [of.outputs for of in scales]
-    typed = tuple(each + width for each in facts.type_features)
+    width, outputs = windows.history * nodes.num_read, [s.outputs for s in scales]
+    typed = tuple(num_static + width for num_static in facts.type_features)
     return replace(
         facts,
         num_features=0 if typed else facts.num_features + width,
@@ -270,15 +270,15 @@ def field_facts(
         class_names=(),
         targets=columns.predicted_names,
         units=columns.units,
-        target_means=tuple(np.concatenate([each.mean for each in outputs]).tolist()),
-        target_scales=tuple(np.concatenate([each.deviation for each in outputs]).tolist()),
+        target_means=tuple(np.concatenate([scale.mean for scale in outputs]).tolist()),
+        target_scales=tuple(np.concatenate([scale.deviation for scale in outputs]).tolist()),
     )
 
 
-def _require_fit(config: Config, found: GraphFacts, expected: GraphFacts) -> None:
-    expected = replace(expected, units=expected.units or found.units)
+def _require_fit(config: Config, facts: GraphFacts, expected: GraphFacts) -> None:
+    expected = replace(expected, units=expected.units or facts.units)
     for what, key in (
-        ("columns that are predicted", "targets"),
+        ("predicted columns", "targets"),
         ("units", "units"),
         ("features a node, with those of frames,", "num_features"),
         ("node types", "type_names"),
@@ -287,7 +287,7 @@ def _require_fit(config: Config, found: GraphFacts, expected: GraphFacts) -> Non
         ("directed edges", "directed"),
         ("relations", "relations"),
     ):
-        have, want = getattr(found, key), getattr(expected, key)
+        have, want = getattr(facts, key), getattr(expected, key)
         if have != want:
             raise InputError(
                 f"{config.graph.store} does not fit the model: {what} {have}, but it was trained "

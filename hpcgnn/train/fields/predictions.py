@@ -1,4 +1,4 @@
-"""Rollouts of trained models, as the command writes them."""
+"""Write rollouts of trained models for the command ``predict``."""
 
 import argparse
 from typing import Any
@@ -19,7 +19,7 @@ from hpcgnn.train.run.saved_model import SavedModel
 def predict_fields(
     grid: ProcessGrid, saved: SavedModel, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Write a rollout as the options of the command say; return what was done."""
+    """Write a rollout as the command's options say; return a summary of it."""
     context = Context.open(grid, saved.config, TraceRecorder.off())
     objective = FieldObjective.of_saved(context, saved)
     with agree(grid.world):
@@ -28,13 +28,13 @@ def predict_fields(
     output = Output(options.output, options.like)
     scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
     series, facts = objective.series, objective.facts
-    _tell_absent(objective, context.config.graph.store)
-    behind = steps - int(scores.get("steps", 0))
+    _report_absent(objective, context.config.graph.store)
+    beyond = steps - int(scores.get("steps", 0))
     fixed = grid.layer.allreduce(sum(int(rows.any()) for rows in series.fixed))
-    given = series.columns.has_given or fixed > 0
-    if behind and given and grid.rank == 0:
+    has_given = series.columns.has_given or fixed > 0
+    if beyond and has_given and grid.rank == 0:
         report(
-            f"{behind} steps are behind the last one of the store: what is not predicted stays as "
+            f"{beyond} steps are beyond the last one of the store: what is not predicted stays as "
             "it is there"
         )
     return {
@@ -50,20 +50,20 @@ def predict_fields(
 
 
 @collective
-def _tell_absent(objective: FieldObjective, store: str) -> None:
+def _report_absent(objective: FieldObjective, store: str) -> None:
     series, layer = objective.series, objective.grid.layer
-    told = []
+    missing = []
     for columns, absent in zip(series.columns.rows, series.absent, strict=True):
         for field in columns.targets:
             count = layer.allreduce(int(absent[:, columns.places[field.name]].any(1).sum()))
             what = "edges" if field.of_edges else "nodes"
-            told += [f"{field.name} of {count:,} {what}"] if count else []
-    if told and objective.grid.rank == 0:
-        report(f"missing, since {store} never has a value: {', '.join(told)}")
+            missing += [f"{field.name} of {count:,} {what}"] if count else []
+    if missing and objective.grid.rank == 0:
+        report(f"missing, since {store} never has a value: {', '.join(missing)}")
 
 
 def _start(objective: FieldObjective, options: argparse.Namespace) -> tuple[int, int]:
-    """Return the step that is read last, and how many follow."""
+    """Return the last step that is read, and the number of steps to predict."""
     series, steps, anchor = objective.series, options.rollout, options.from_step
     require(steps >= 1, "--rollout", steps, "give a number from 1 on")
     if anchor is None:

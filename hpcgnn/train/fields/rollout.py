@@ -1,8 +1,8 @@
-"""Rollouts: a model reads what it has predicted, step after step, beside the truth where known.
+"""Rollouts: a model reads its own predictions, step after step, and is compared with the truth.
 
-What is not predicted is taken from the store: other inputs, and the targets of fixed nodes; behind
-the last step of a trajectory they stay as they were there. Targets without a value at any step are
-read as missing, as in training.
+Values that are not predicted come from the store: other inputs, and the targets of fixed nodes.
+Beyond the last step of a trajectory they keep the values of that step. Targets without a value at
+any step are read as missing, as in training.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,16 +28,16 @@ class RolledStep:
     Parameters
     ----------
     step
-        Of the series; those behind its end go on counting.
+        Its number in the series; steps beyond the end are numbered on.
     values
-        (rows, W) float64, the targets of the local nodes and edges, as the next step reads them.
+        (rows, W) float64 targets of the local nodes and edges, as the next step reads them.
     read
-        As read, of this step or the last one of the trajectory; targets are NaN where missing.
+        The stored frame of this step, or of the last one of the trajectory; NaN where missing.
     is_known
-        Whether this is a step of the trajectory.
+        Whether this step is in the trajectory.
     unchanged
-        (rows, W) float64, the targets that were read last before the rollout, NaN where missing
-        and where targets are of the same time.
+        (rows, W) float64 targets of the last frame before the rollout. NaN where missing, and
+        everywhere if targets are predicted at the same step.
     """
 
     step: int
@@ -48,16 +48,16 @@ class RolledStep:
 
 
 class RolloutErrors:
-    """How far rollouts are from the truth after each number of steps.
+    """The errors of rollouts after each number of steps.
 
-    Beside the model stands what knows nothing: that all stays as it was before the rollout, where
-    this is known.
+    The baseline beside the model predicts that nothing changes: it repeats the last frame before
+    the rollout, where that is known.
     """
 
     def __init__(self, unroller: Unroller, scales: Scales, steps: int) -> None:
         self._unroller, columns = unroller, unroller.series.columns
         rows = columns.rows
-        sizes = rows.map(lambda of, scales: scales.frames.deviation[: of.num_predicted], scales)
+        sizes = rows.map(lambda row, scales: scales.frames.deviation[: row.num_predicted], scales)
         self._fields = [field.name for field in columns.targets]
         self._errors, self._unchanged = (
             [FieldErrors(columns, sizes) for _ in range(steps)] for _ in range(2)
@@ -65,7 +65,7 @@ class RolloutErrors:
 
     @collective
     def add(self, step: int, rolled: RolledStep) -> None:
-        """Take a step that has a truth, so many after the first."""
+        """Add a step whose truth is known; `step` is counted from 0 in the rollout."""
 
         def compare(rows: RowDynamics, weights: Tensor, raw: Tensor, values: Tensor) -> Judged:
             mean, size = rows.mean[: rows.width], rows.deviation[: rows.width]
@@ -84,9 +84,9 @@ class RolloutErrors:
             errors.add(dynamics.rows.map(compare, weights, rolled.read, values), dynamics.view.sums)
 
     def told(self) -> dict[str, Any]:
-        """Return by metric and field the numbers after 1, 2, ... steps; {} without any.
+        """Return the errors by metric and field after 1, 2, ... steps; {} without any.
 
-        None where nothing is known.
+        An error is None where no truth is known.
         """
         rows = [scores.metrics() for scores in self._errors]
         while rows and not rows[-1]:
@@ -108,7 +108,7 @@ class Rollouts:
     Parameters
     ----------
     num_nodes
-        Of the whole graph.
+        The number of nodes of the whole graph.
     """
 
     def __init__(
@@ -118,26 +118,26 @@ class Rollouts:
         self.series, self._scales = unroller.series, scales
 
     def errors(self, steps: int) -> RolloutErrors:
-        """Return what takes the errors of so many steps."""
+        """Return empty error sums for rollouts of `steps` steps."""
         return RolloutErrors(self.unroller, self._scales, steps)
 
     @property
     def first_step(self) -> int:
-        """Steps between an anchor and what is predicted first."""
+        """The number of steps from an anchor to the first predicted step."""
         return 0 if self.unroller.dynamics.predict == "same" else 1
 
     @property
     def usual_start(self) -> int:
-        """The first step of the test part that a rollout may start from, or else of another."""
+        """The first possible anchor of the test part, or else of validation or training."""
         windows = self.series.windows
         anchors = (windows.anchors(part, self.first_step) for part in ("test", "valid", "train"))
         return next((int(anchor[0]) for anchor in anchors if len(anchor)), windows.history - 1)
 
     @collective
     def roll(self, model: Any, anchor: int, steps: int) -> Iterator[RolledStep]:
-        """Yield predicted steps after an anchor, or from it on where targets are of the same time.
+        """Yield the predicted steps after an anchor, or from it on if `predict` is "same".
 
-        Raises `CollectiveInputError` when a step does not read.
+        Raises `CollectiveInputError` if a step cannot be read.
         """
         dynamics, series, shift = self.unroller.dynamics, self.series, self.first_step
         last = series.last_step(anchor)
@@ -145,7 +145,7 @@ class Rollouts:
         frames = self.unroller.read(sample)
         unchanged = _targets(dynamics, sample.at(-1).map(Tensor.double))
         if not shift:
-            # The first of the steps that are predicted.
+            # The anchor itself is predicted first, so no earlier targets are read.
             unchanged = unchanged.map(lambda rows: torch.full_like(rows, torch.nan))
         for step in range(anchor + shift, anchor + shift + steps):
             raw = self._frames(min(step, last), min(step, last)).at(0)
@@ -162,7 +162,7 @@ class Rollouts:
 
     @collective
     def judge(self, model: Any, starts: Sequence[tuple[int, int]]) -> dict[str, Any]:
-        """Return the errors of rollouts from some anchors over so many steps each."""
+        """Return the errors of rollouts; `starts` holds their anchors and numbers of steps."""
         errors = self.errors(max((steps for _, steps in starts), default=0))
         for anchor, steps in starts:
             for step, rolled in enumerate(self.roll(model, anchor, steps)):

@@ -1,4 +1,4 @@
-"""The file of a rollout, streamed by all ranks in the order of original ids."""
+"""Write a rollout to a file, streamed by all ranks in the order of original ids."""
 
 import contextlib
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ from hpcgnn.typing import Array, FloatArray
 
 @dataclass(frozen=True)
 class Output:
-    """Where a rollout goes: a file, or a folder as nekRS wrote the one that it is `like`.
+    """The destination of a rollout: a file, or a folder of nekRS files laid out as in `like`.
 
-    An .xdmf is `like` a mesh, whose cells it shows.
+    For an .xdmf file, `like` is the mesh whose cells it shows.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class Output:
 
     @property
     def is_folder(self) -> bool:
-        """Whether there is a file for each rank of nekRS."""
+        """Whether to write a folder with one file per nekRS rank."""
         return self.like is not None and self.path.suffix != ".xdmf"
 
 
@@ -46,16 +46,16 @@ def write_rollout(
     output: Output,
     origin: Mapping[str, str | int],
 ) -> dict[str, Any]:
-    """Write a rollout from an anchor over so many steps; return its errors where truth is known.
+    """Write a rollout over `span`, an anchor and a number of steps; return its known errors.
 
-    A file has the fields that are predicted, a folder other inputs too, as they were read.
+    A file has the predicted fields; a folder also has the other inputs, as they were read.
 
-    Raises `CollectiveInputError` when a step does not read or the file cannot be written.
+    Raises `CollectiveInputError` if a step cannot be read or the file cannot be written.
     """
     (anchor, steps), grid, series = span, rollouts.grid, rollouts.series
     layer, ids, columns = grid.layer, rollouts.unroller.node_ids, series.columns
     fields = columns.rows.nodes.fields if output.is_folder else columns.targets
-    dtype = max((value_type(each) for each in fields), key=lambda each: each.itemsize)
+    dtype = max((value_type(field) for field in fields), key=lambda field: field.itemsize)
     errors, ends = rollouts.errors(steps), series.reader.edge_ends(grid, ids)
     num_edges = int(layer.allreduce(len(ends)))
 
@@ -71,47 +71,47 @@ def write_rollout(
                     first = anchor + rollouts.first_step
                     files.append(NekFolder(output.path, output.like, fields, first, times))
                 else:
-                    counts, told = (rollouts.num_nodes, num_edges), {**origin, "start": anchor}
+                    counts, notes = (rollouts.num_nodes, num_edges), {**origin, "start": anchor}
                     cells = None if output.like is None else read_cells(output.like)
-                    made = RolloutFile(output.path, fields, times, counts, told, cells)
-                    files.append(stack.enter_context(made))
-        nodes = [ids] if series.positions is None else [ids, series.positions.numpy()]
-        write_rows(grid, in_order(layer, ids, *nodes), lambda rows: files[0].write_nodes(rows))
+                    file = RolloutFile(output.path, fields, times, counts, notes, cells)
+                    files.append(stack.enter_context(file))
+        points = [ids] if series.positions is None else [ids, series.positions.numpy()]
+        write_rows(grid, in_order(layer, ids, *points), lambda rows: files[0].write_nodes(rows))
         if columns.rows.edges.targets:
             write_rows(grid, sort_edges(ends), lambda rows: files[0].write_edges(rows))
-        for place, rolled in enumerate(rollouts.roll(model, anchor, steps)):
+        for index, rolled in enumerate(rollouts.roll(model, anchor, steps)):
             if rolled.is_known:
-                errors.add(place, rolled)
+                errors.add(index, rolled)
             dynamics = rollouts.unroller.dynamics.rows
-            found, edges = dynamics.map(RowDynamics.told, rolled.values, rolled.read)
+            nodes, edges = dynamics.map(RowDynamics.told, rolled.values, rolled.read)
             if output.is_folder:
-                found = torch.cat([found, rolled.read.nodes.double()[:, found.shape[1] :]], dim=1)
+                nodes = torch.cat([nodes, rolled.read.nodes.double()[:, nodes.shape[1] :]], dim=1)
             for write, rows, sort in (
-                ("write_step", found, partial(in_order, layer, ids)),
+                ("write_step", nodes, partial(in_order, layer, ids)),
                 ("write_edge_step", edges, sort_edges),
             ):
                 if rows.shape[1]:
                     values = sort(rows.numpy().astype(dtype))
-                    write_rows(grid, values, partial(_call, files, write, place))
+                    write_rows(grid, values, partial(_call, files, write, index))
         with agree(grid.world):
             stack.pop_all().close()
     return errors.told()
 
 
-def _call(files: list[Any], write: str, place: int, rows: RowStream) -> None:
-    getattr(files[0], write)(place, rows)
+def _call(files: list[Any], write: str, index: int, rows: RowStream) -> None:
+    getattr(files[0], write)(index, rows)
 
 
 def step_times(rollouts: Rollouts, anchor: int, steps: int) -> FloatArray:
-    """Return the times (steps,) of a rollout; behind the trajectory they go on as its last step.
+    """Return the times (steps,) of a rollout, extrapolated with the trajectory's last step length.
 
-    Of a trajectory of one step, as the usual one of others.
+    A trajectory of a single step uses the median step length of the others.
     """
     series, first = rollouts.series, anchor + rollouts.first_step
     last = series.last_step(anchor)
     known = series.times[first : min(first + steps, last + 1)]
-    length, others = series.times[last] - series.times[last - 1], series.lengths
+    length, lengths = series.times[last] - series.times[last - 1], series.lengths
     if last in series.trajectory_starts:
-        length = np.median(others) if len(others) else 1.0
-    more = np.arange(1, steps - len(known) + 1) * length
-    return np.concatenate([known, series.times[last] + more])
+        length = np.median(lengths) if len(lengths) else 1.0
+    extra = np.arange(1, steps - len(known) + 1) * length
+    return np.concatenate([known, series.times[last] + extra])

@@ -1,4 +1,4 @@
-"""What a rank holds of a series, and its samples: windows of frames around an anchor."""
+"""A rank's share of a series, and its samples: windows of frames around an anchor."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ from hpcgnn.typing import FloatArray, Offsets
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The frames (steps, rows, width) around an anchor, as they were read, NaN where missing.
+    """The frames (steps, rows, width) around an anchor as stored, NaN where missing.
 
-    `number` is its place in the step of training.
+    `number` is the sample's index in its training step.
     """
 
     anchor: int
@@ -33,18 +33,18 @@ class Sample:
     number: int = 0
 
     def at(self, index: int) -> Frame:
-        """Return a frame, counted from 0."""
+        """Return the frame of an index, counted from 0."""
         return self.frames.map(lambda rows: rows[index])
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames."""
+        """The size of the frames in bytes."""
         return sum(rows.nbytes for rows in self.frames)
 
 
 @dataclass(frozen=True, eq=False)
 class SampleStep:
-    """The samples of a step of training that this rank's group has, of `size` that all have."""
+    """The samples of a training step in this rank's group; all groups together have `size`."""
 
     samples: Sequence[Sample]
     size: int
@@ -57,17 +57,17 @@ class Series:
     Parameters
     ----------
     windows
-        Which steps make samples.
+        The steps that make samples.
     weights
-        (n,) and (E,) float64, what a node counts; edges count alike.
+        (n,) and (E,) float64 weights of errors; all edges weigh 1.
     fixed
-        (n,) and (E,) whether the targets of a node or an edge are given.
+        (n,) and (E,) masks of the nodes and edges whose targets are prescribed.
     absent
-        (n, W) and (E, W) which targets have no value at any step.
+        (n, W) and (E, W) masks of the targets without a value at any step.
     positions
-        (n, D) float64; None where the store has none.
+        (n, D) float64; None if the store has none.
     times, trajectory_starts
-        (T,) float64 and (R + 1,) int64, of all steps.
+        (T,) float64 times of all steps, and (R + 1,) int64 first steps of the trajectories.
     """
 
     columns: Columns
@@ -85,13 +85,13 @@ class Series:
     def open(cls, context: Context, graph: LocalGraph) -> "Series":
         """Return the series of the store that a graph was read from.
 
-        Raises `CollectiveInputError` when it lacks a field, or a sample does not fit in.
+        Raises `CollectiveInputError` if it lacks a field, or is too short for a sample.
         """
-        config, found = context.config, list["Series"]()
+        config, opened = context.config, list["Series"]()
         with agree(context.grid.world):
             store = GraphStore.open(config.graph.store)
-            found.append(cls._read(config, store, graph.row_map, graph))
-        return found[0]
+            opened.append(cls._read(config, store, graph.row_map, graph))
+        return opened[0]
 
     @classmethod
     def _read(
@@ -116,23 +116,23 @@ class Series:
 
     @property
     def lengths(self) -> FloatArray:
-        """(T - R,) float64, how long steps are; none leads from one trajectory to the next."""
+        """(T - R,) float64 time step lengths; gaps between trajectories are left out."""
         return np.delete(np.diff(self.times), self.trajectory_starts[1:-1] - 1)
 
     def sample(self, anchor: int, ahead: int) -> Sample:
-        """Return the sample of an anchor, with `ahead` steps behind it; not collective."""
+        """Return the sample of an anchor, with `ahead` steps after it; not collective."""
         return replace(
             self.frames(anchor - self.windows.history + 1, anchor + ahead), anchor=anchor
         )
 
     def frames(self, first: int, last: int) -> Sample:
-        """Return the frames of some steps, both included; not collective."""
+        """Return the frames of the steps from `first` to `last`, inclusive; not collective."""
         frames = [self.reader.read(step) for step in range(first, last + 1)]
-        rows = (torch.from_numpy(np.stack(each)) for each in zip(*frames, strict=True))
+        rows = (torch.from_numpy(np.stack(steps)) for steps in zip(*frames, strict=True))
         return Sample(last, ByRows(*rows))
 
     def require_anchor(self, what: str, anchor: int) -> None:
-        """Raise `InputError` where a model cannot read up to a step; `what` asks for it."""
+        """Raise `InputError` if too few steps precede an anchor; `what` names the request."""
         starts, history = self.trajectory_starts, self.windows.history
         first = int(starts[max(int(np.searchsorted(starts, anchor, side="right")) - 1, 0)])
         if not 0 <= anchor < len(self.times) or anchor - first + 1 < history:
@@ -142,22 +142,22 @@ class Series:
             )
 
     def last_step(self, step: int) -> int:
-        """Return the last step of the trajectory of a step."""
-        place = np.searchsorted(self.trajectory_starts, step, side="right")
-        return int(self.trajectory_starts[place]) - 1
+        """Return the last step of the trajectory that a step belongs to."""
+        following = np.searchsorted(self.trajectory_starts, step, side="right")
+        return int(self.trajectory_starts[following]) - 1
 
 
 def samples_of(group: int, groups: int, size: int) -> range:
-    """Return the numbers of the samples of a step of `size` that a group of ranks has."""
+    """Return the numbers of a rank group's samples in a step of `size` samples."""
     return range(group, size, groups)
 
 
 @dataclass(frozen=True, eq=False)
 class _Choosable:
-    """The rows that ``fields.fixed`` or ``fields.edge_fixed`` names.
+    """Resolves the row names in ``fields.fixed`` or ``fields.edge_fixed``.
 
-    By their type, `types` of `type_names`, or else by `features` as they are stored, since scaled
-    ones are hardly 0; their columns may have `names`.
+    A name is a type, among `type_names`, or a feature column that is not 0, which may have one of
+    `names`. `features` are as stored, since scaled ones are hardly ever 0.
     """
 
     key: str
@@ -169,7 +169,7 @@ class _Choosable:
     type_names: tuple[str, ...] = ()
 
     def chosen(self, names: tuple[str, ...]) -> Tensor:
-        """Return (count,) which rows `names` choose; raises `InputError`."""
+        """Return the mask (count,) of the rows that `names` choose; raises `InputError`."""
         chosen, rows = torch.zeros(self.count, dtype=torch.bool), None
         for name in names:
             if self.types is not None and name in self.type_names:
@@ -194,7 +194,7 @@ class _Choosable:
 def _fixed_rows(
     options: FieldsConfig, graph: LocalGraph, store: GraphStore, num_edges: int
 ) -> Frame:
-    """Return (n,) and (E,) whose targets are given; raises `InputError`."""
+    """Return masks (n,) and (E,) of rows with prescribed targets; raises `InputError`."""
     rows, static = (graph.row_map.start, graph.row_map.stop), graph.features
     nodes = _Choosable(
         "fields.fixed",

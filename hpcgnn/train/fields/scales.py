@@ -1,7 +1,7 @@
 """Means and deviations of fields over nodes, steps and ranks.
 
-They are weighted by the nodes' weights, leave missing values out, and are the same at any number
-of ranks: sums in float64 differ in their last digits only, which are rounded off.
+They are weighted by the nodes' weights, skip missing values, and are the same for any number of
+ranks: float64 sums differ only in their last digits, which are rounded off.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
 
 _STEPS_OF_DEVIATION = 1 << 16
-"""Into which a mean is rounded: finer than float32 tells a scaled number."""
+"""A mean is rounded to this fraction of its deviation: a scaled float32 shows no difference."""
 
 
 class Moments:
@@ -27,11 +27,11 @@ class Moments:
 
     @property
     def weight(self) -> float:
-        """The weight of all that was taken."""
+        """The total weight of the values that were added."""
         return float(self._sums[0].sum())
 
     def add(self, rows: FloatArray, weights: FloatArray) -> None:
-        """Take rows (n, width), NaN where missing, of nodes with weights (n,)."""
+        """Add rows (n, width), NaN where missing, with weights (n,)."""
         values = rows.astype(np.float64)
         known = ~np.isnan(values)
         counts = known * weights[:, None]
@@ -42,19 +42,19 @@ class Moments:
         self._merge(np.stack([total, mean, (counts * np.square(values, out=values)).sum(0)]))
 
     def _merge(self, other: FloatArray) -> None:
-        # Chan, Golub and LeVeque, 1979: sums of squares about the common mean do not cancel.
-        (count, mean, squares), (more, their_mean, their_squares) = self._sums, other
-        total = count + more
-        share = more / np.where(total > 0, total, 1)
-        distance = their_mean - mean
+        # Chan, Golub and LeVeque, 1979: squares about the common mean avoid cancellation.
+        (count, mean, squares), (other_count, other_mean, other_squares) = self._sums, other
+        total = count + other_count
+        share = other_count / np.where(total > 0, total, 1)
+        distance = other_mean - mean
         merged = mean + share * distance
         self._sums = np.stack(
-            [total, merged, squares + their_squares + count * share * distance**2]
+            [total, merged, squares + other_squares + count * share * distance**2]
         )
 
     @collective
     def over(self, grid: ProcessGrid) -> "Scale":
-        """Return the scale of what all ranks have taken."""
+        """Return the scale of the values that all ranks added."""
         whole = Moments(self._sums.shape[1])
         for sums in grid.layer.allgather(self._sums):
             whole._merge(sums)
@@ -64,32 +64,32 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """Mean and deviation (width,) float64 of columns; 1 for one that does not vary."""
+    """Mean and deviation (width,) float64 of columns; the deviation of a constant one is 1."""
 
     mean: FloatArray
     deviation: FloatArray
 
     @classmethod
     def rounded(cls, count: FloatArray, mean: FloatArray, deviation: FloatArray) -> "Scale":
-        """Return it of some columns, without the digits that depend on the order of sums."""
-        # What does not vary leaves the rounding of its sums.
+        """Return a scale without the digits that depend on the order of sums."""
+        # A constant column has only the rounding errors of its sums as deviation.
         varies = (count > 0) & (deviation > 1e-12 * np.abs(mean))
         size = np.where(varies, deviation, 1)
-        size = np.array([float(f"{each:.5e}") for each in size.tolist()]).reshape(size.shape)
+        size = np.array([float(f"{value:.5e}") for value in size.tolist()]).reshape(size.shape)
         grain = size / _STEPS_OF_DEVIATION
         return cls(np.round(mean / grain) * grain, size)
 
     @classmethod
     def unit(cls, width: int) -> "Scale":
-        """Return that of columns of mean 0 and deviation 1."""
+        """Return the scale with mean 0 and deviation 1."""
         return cls(np.zeros(width), np.ones(width))
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Return it in the form that checkpoints hold."""
+        """Return mean and deviation as checkpoints hold them."""
         fields = {"mean": self.mean, "deviation": self.deviation}
-        return {f"{name}/{key}": torch.from_numpy(each) for key, each in fields.items()}
+        return {f"{name}/{key}": torch.from_numpy(values) for key, values in fields.items()}
 
     @classmethod
     def from_tensors(cls, name: str, tensors: Mapping[str, Tensor]) -> "Scale":
-        """Return what `tensors` gave."""
+        """Return the scale that `tensors` wrote under a name."""
         return cls(tensors[f"{name}/mean"].numpy(), tensors[f"{name}/deviation"].numpy())

@@ -1,10 +1,12 @@
-"""Samples of a series, in an order of each epoch's own, read ahead by a thread."""
+"""Samples of a series, shuffled anew in each epoch and read ahead by a thread."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree
@@ -19,11 +21,11 @@ from hpcgnn.train.fields.samples import Sample, SampleStep, samples_of
 from hpcgnn.train.sources.source import Ready, Source
 
 _AHEAD = 2
-"""Samples that wait, beside those of the step."""
+"""Samples to read ahead, beyond those of one step."""
 
 
 class SampleSource(Source):
-    """Each step is of ``fields.batch`` samples, of the whole graph each."""
+    """Makes steps of ``fields.batch`` samples, each of the whole graph."""
 
     lacks: ClassVar[Reasons] = MappingProxyType({Trait.PARTS: "its samples are of the whole graph"})
     needs_rows: ClassVar[bool] = False
@@ -35,25 +37,22 @@ class SampleSource(Source):
         self._grid, self._trace = context.grid, context.trace
         self._options, self._series = context.config.fields, objective.series
 
+    @override
     def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
-        """Yield the steps of an epoch; groups of ranks have other samples of each."""
+        # The samples of a step are distributed over the groups of ranks.
         options, series, grid = self._options, self._series, self._grid
         anchors, size = series.windows.epoch(seed, epoch).tolist(), options.batch
         batches = [anchors[first : first + size] for first in range(0, len(anchors), size)]
         numbers = [samples_of(grid.group, grid.groups, len(batch)) for batch in batches]
-        mine = [batch[n] for batch, own in zip(batches, numbers, strict=True) for n in own]
+        own_anchors = [batch[n] for batch, own in zip(batches, numbers, strict=True) for n in own]
         read = partial(series.sample, ahead=options.ahead)
         depth = -(-size // grid.groups) + _AHEAD
-        with Prefetch(read, mine, threads=1, depth=depth) as samples:
-            for place, (batch, own) in enumerate(zip(batches, numbers, strict=True)):
-                found: list[Sample] = []
+        with Prefetch(read, own_anchors, threads=1, depth=depth) as samples:
+            for step, (batch, own) in enumerate(zip(batches, numbers, strict=True)):
+                taken: list[Sample] = []
                 with agree(grid.world), self._trace.span(WAIT_FOR_SAMPLES):
-                    found.extend(replace(next(samples), number=number) for number in own)
-                # Each predicted step of each sample has masks of its own.
-                masks = place * size * max(options.ahead, 1)
-                ready = partial(SampleStep, found, len(batch))
+                    taken.extend(replace(next(samples), number=number) for number in own)
+                # Each predicted step of each sample has its own dropout masks.
+                masks = step * size * max(options.ahead, 1)
+                ready = partial(SampleStep, taken, len(batch))
                 yield ready, DropoutKey(seed, (epoch << 32) + masks)
-
-    def details(self) -> dict[str, Any]:
-        """Return how many samples there are."""
-        return {}

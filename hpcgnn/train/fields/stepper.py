@@ -1,4 +1,4 @@
-"""A trained model as a step function, for programs that go on from what it predicts."""
+"""A trained model as a step function, for programs that continue from its predictions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +21,8 @@ from hpcgnn.train.tasks import check_saved
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 State = Mapping[str, Array]
-"""Values (n, F) of fields by name, of the nodes of a rank in the order of `Stepper.node_ids`; of
-fields of edges (E, F), in the order of `Stepper.edge_ids`."""
+"""Field values by name: (n, F) for a rank's nodes in the order of `Stepper.node_ids`, and (E, F)
+for its edges in the order of `Stepper.edge_ids`."""
 
 
 class Stepper:
@@ -31,18 +31,18 @@ class Stepper:
     Parameters
     ----------
     comm
-        The ranks; None: all that the launcher started.
+        The ranks; None for all that the launcher started.
     run
         Run directory, or the file of a kept model.
     store
-        Another mesh than that of the run.
+        A mesh to use instead of that of the run.
     seed
-        Whose model is taken; None: the best by validation.
+        The seed whose model to use; None for the best one by validation.
 
     Raises
     ------
     CollectiveInputError
-        When the run has no such model, or the store does not fit it.
+        If the run has no such model, or the store does not fit it.
 
     Examples
     --------
@@ -62,10 +62,10 @@ class Stepper:
         seed: int | None = None,
     ) -> None:
         world = comm if comm is not None else all_of_launcher()
-        asked = Feature("hpcgnn.Stepper", needs(Trait.FIELDS))
+        feature = Feature("hpcgnn.Stepper", needs(Trait.FIELDS))
         with agree(world):
             saved = open_saved_model(Path(run), seed, store)
-            check_saved(saved.config, asked)
+            check_saved(saved.config, feature)
         self.grid = ProcessGrid(world, 1)
         try:
             prepare_process(self.grid, saved.config.run.threads)
@@ -87,23 +87,23 @@ class Stepper:
 
     @property
     def fields(self) -> tuple[FieldInfo, ...]:
-        """The fields of nodes of a state: those that are predicted, then other inputs."""
+        """The node fields of a state: the predicted ones, then other inputs."""
         return self._objective.series.columns.rows.nodes.fields
 
     @property
     def edge_fields(self) -> tuple[FieldInfo, ...]:
-        """The fields of edges of a state, likewise."""
+        """The edge fields of a state: the predicted ones, then other inputs."""
         return self._objective.series.columns.rows.edges.fields
 
     @property
     def history(self) -> int:
-        """How many states a step reads."""
+        """The number of states that a step reads."""
         return self._objective.series.windows.history
 
     def stored(self, step: int) -> list[dict[str, FloatArray]]:
-        """Return the states of the store up to a step, as many as a step reads; not collective.
+        """Return the last `history` stored states up to a step; not collective.
 
-        Raises `InputError` where the store has fewer in its trajectory.
+        Raises `InputError` if the trajectory of the step has fewer up to it.
         """
         self._objective.series.require_anchor(f"stored({step})", step)
         sample = self._objective.series.frames(step - self.history + 1, step)
@@ -111,20 +111,20 @@ class Stepper:
 
     @collective
     def step(self, states: Sequence[State], given: State | None = None) -> dict[str, FloatArray]:
-        """Return the next state, or where targets are of the same time this one with them.
+        """Return the next state, or the last one with its targets if `predict` is "same".
 
         Parameters
         ----------
         states
-            The last `history` ones, the oldest first; NaN where a value is missing.
+            The last `history` states, oldest first; NaN where a value is missing.
         given
-            Of the next state: inputs that are not predicted, and targets at fixed nodes. What is
-            not given stays as it is in the last state.
+            Values of the next state: inputs that are not predicted, and targets at fixed nodes.
+            Fields not given keep the values of the last state.
 
         Raises
         ------
         CollectiveInputError
-            When a state lacks a field, or has another shape.
+            If a state lacks a field, or a field has the wrong shape.
         """
         dynamics, frames = self._objective.dynamics, list[Frame]()
         with agree(self.grid.world):
@@ -142,12 +142,12 @@ class Stepper:
 
         def join(columns: RowColumns, count: int) -> torch.Tensor:
             tables = [np.empty((count, 0))]
-            for each in columns.fields:
-                expected = (count, each.num_columns)
-                found = np.shape(state[each.name]) if each.name in state else None
-                if found != expected:
-                    raise InputError(f"step: field {each.name!r} has shape {found}, not {expected}")
-                tables.append(np.asarray(state[each.name], np.float64))
+            for field in columns.fields:
+                name, expected = field.name, (count, field.num_columns)
+                shape = np.shape(state[name]) if name in state else None
+                if shape != expected:
+                    raise InputError(f"step: field {name!r} has shape {shape}, not {expected}")
+                tables.append(np.asarray(state[name], np.float64))
             return torch.from_numpy(np.concatenate(tables, axis=1))
 
         counts = ByRows(len(self.node_ids), len(self.edge_ids))
@@ -155,9 +155,9 @@ class Stepper:
 
     def _state(self, frame: Frame) -> dict[str, FloatArray]:
         return {
-            name: rows[:, place].double().numpy().copy()
+            name: rows[:, field_columns].double().numpy().copy()
             for columns, rows in zip(self._objective.series.columns.rows, frame, strict=True)
-            for name, place in columns.places.items()
+            for name, field_columns in columns.places.items()
         }
 
     @collective

@@ -1,4 +1,4 @@
-"""Predicted steps of samples beside their truth, of which losses and metrics are made."""
+"""Predict the steps of samples and compare them with the truth, for losses and metrics."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,11 +19,11 @@ from hpcgnn.train.fields.noise import Noise
 from hpcgnn.train.fields.samples import Sample, Series
 
 Frames: TypeAlias = Sequence[Sequence[Frame]]
-"""Of each of some samples the frames that a model reads, the oldest first."""
+"""For each sample, the frames that a model reads, oldest first."""
 
 
 class Unroller:
-    """Predicts the steps of samples, each from what is predicted before."""
+    """Predicts the steps of samples, each from the predictions before it."""
 
     def __init__(
         self, dynamics: Dynamics, series: Series, graph: LocalGraph, noise: Noise | None = None
@@ -40,12 +40,12 @@ class Unroller:
         return self.series.windows.history
 
     def counted(self, truth: Frame, before: Frame | None = None) -> Frame:
-        """Return the weights (rows, W) of what is predicted, of frames as read.
+        """Return the weights (rows, W) of predictions, 0 where a stored frame lacks the value.
 
         Parameters
         ----------
         before
-            Without whose values nothing tells what is added to them.
+            The previous frame, if differences are predicted: they need both values.
         """
 
         def count(rows: RowDynamics, weights: Tensor, *frames: Tensor) -> Tensor:
@@ -56,44 +56,44 @@ class Unroller:
         return self.dynamics.rows.map(count, self._free, *frames)
 
     def weights(self, sample: Sample, step: int) -> Frame:
-        """Return the weights (rows, W) of what is predicted `step` steps after the anchor."""
+        """Return the weights (rows, W) of the predictions `step` steps after the anchor."""
         last = self._history - 1
         before = sample.at(last) if self.dynamics.predict == "difference" else None
         return self.counted(sample.at(last + step), before)
 
     @collective
     def sizes(self, samples: Sequence[Sample], steps: Sequence[int]) -> list[list[ByRows[float]]]:
-        """Return by sample and step the sums of the weights over all ranks.
+        """Return the sums of the weights over all ranks, by sample and step.
 
-        They are multiplied by all predicted columns over those of their rows, so that errors over
-        them add up; at least the tiniest one.
+        They are multiplied by the ratio of all predicted columns to those of nodes, or of edges,
+        so that the mean errors of both add up.
         """
         weights = [self.weights(sample, step) for sample in samples for step in steps]
-        whole, found = self.series.columns.num_predicted, []
+        whole, sizes_by_rows = self.series.columns.num_predicted, []
         for rows, parts in zip(self.dynamics.rows, zip(*weights, strict=True), strict=True):
             columns = torch.stack([part.sum(1) for part in parts], dim=1)
             sums = np.zeros(len(parts) + 1)
             if rows.width:
                 sums[:] = arithmetic().sums_and_count(columns, self.dynamics.view.sums)
                 sums *= whole / rows.width
-            # Where all is missing the sum of errors is 0 too.
-            found.append(np.where(sums == 0, 1, sums)[:-1].tolist())
-        sizes = [ByRows(*pair) for pair in zip(*found, strict=True)]
+            # If all values are missing, the sum of errors is 0 too.
+            sizes_by_rows.append(np.where(sums == 0, 1, sums)[:-1].tolist())
+        sizes = [ByRows(*pair) for pair in zip(*sizes_by_rows, strict=True)]
         return [sizes[start : start + len(steps)] for start in range(0, len(sizes), len(steps))]
 
     def read(self, sample: Sample, key: DropoutKey | None = None) -> list[Frame]:
-        """Return the frames that a model reads first, with a key those with noise."""
+        """Return the first frames that a model reads, with noise if there is a key."""
         frames, rows = [], self.dynamics.rows
         for index in range(self._history):
             frame = self.dynamics.filled(sample.at(index))
             if self._noise is not None and key is not None:
-                drawn = self._noise.drawn(rows.map(lambda of: len(of.read)), key, index)
+                drawn = self._noise.drawn(rows.map(lambda row: len(row.read)), key, index)
                 frame = rows.map(RowDynamics.moved, frame, drawn)
             frames.append(frame)
         return frames
 
     def judge(self, sample: Sample, step: int, last: Frame, outputs: Frame) -> ByRows[Judged]:
-        """Return what the model's `outputs` are beside the truth; `last` is what it read."""
+        """Return the model's `outputs` compared with the truth; `last` is the last frame read."""
 
         def compare(
             rows: RowDynamics, weights: Tensor, raw: Tensor, last: Tensor, outputs: Tensor
@@ -107,7 +107,7 @@ class Unroller:
 
     @collective
     def side_by_side(self, numbers: tuple[int, ...]) -> Dynamics:
-        """Return the dynamics of copies of the graph; made once for the same `numbers`."""
+        """Return the dynamics of one copy of the graph per number; kept for the same `numbers`."""
         if numbers == (0,):
             return self.dynamics
         if numbers not in self._wide:
@@ -122,15 +122,15 @@ class Unroller:
     def unroll(
         self, model: Any, samples: Sequence[Sample], frames: Frames, keys: Sequence[DropoutKey]
     ) -> Iterator[tuple[int, Sequence[Frame], Sequence[Frame]]]:
-        """Yield the steps after the anchors: number, the last frames read, what the model gives.
+        """Yield each step after the anchors: its number, the last frames read, the outputs.
 
-        All samples are computed in one pass, whose messages they share; a frame of each is yielded.
-        With more than one key, of each step one, the model is computed again in the backward pass.
+        All samples are computed in one pass and share its messages; frames are yielded by sample.
+        `keys` has one key per step; with several, the backward pass recomputes the model.
 
         Parameters
         ----------
         frames
-            Of each sample, see `read`.
+            The first frames of each sample, see `read`.
         """
         dynamics, count = (
             self.side_by_side(tuple(sample.number for sample in samples)),
@@ -138,7 +138,7 @@ class Unroller:
         )
         compute = dynamics.made_again if len(keys) > 1 else dynamics.outputs
         first = 0 if dynamics.predict == "same" else 1
-        read = [_joined(each) for each in zip(*frames, strict=True)]
+        read = [_joined(steps) for steps in zip(*frames, strict=True)]
         for step, key in enumerate(keys, first):
             outputs = compute(model, read, key)
             yield step, _by_sample(count, read[-1]), _by_sample(count, outputs)
@@ -151,16 +151,16 @@ class Unroller:
     def told(
         self, sample: Sample, step: int, last: Frame, outputs: Frame, size: ByRows[float]
     ) -> Predicted:
-        """Return the step as a loss sees it."""
+        """Return a predicted step in the form that losses take."""
         series, judged = self.series, self.judge(sample, step, last, outputs)
         raw = sample.at(self._history - 1 + step).map(Tensor.double)
         values, columns = self.dynamics.predicted(outputs, last), series.columns.rows
         truth, before, predicted = (
             {
-                name: rows[:, place]
-                for of, rows in zip(columns, frame, strict=True)
-                for name, place in of.places.items()
-                if place.stop <= rows.shape[1]
+                name: rows[:, field_columns]
+                for row_columns, rows in zip(columns, frame, strict=True)
+                for name, field_columns in row_columns.places.items()
+                if field_columns.stop <= rows.shape[1]
             }
             for frame in (raw, last, values)
         )

@@ -1,8 +1,8 @@
-"""Which steps make a sample, in which part it is, and in which order an epoch takes them.
+"""The windows of steps that make samples, their split into parts, and their order in an epoch.
 
 A sample is named by its anchor: the last step that the model reads. Its window reaches from
-``history - 1`` steps before the anchor to ``ahead`` steps behind it, all of one trajectory and of
-one part, so that no step is read in training that another part is judged on.
+``history - 1`` steps before the anchor to ``ahead`` steps after it, all in one trajectory and one
+part, so that training never reads a step that another part is evaluated on.
 """
 
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ class Windows:
     Parameters
     ----------
     spans
-        By the names of `PARTS`.
+        The spans by part, see `PARTS`.
     history
-        Steps up to the anchor, at least 1.
+        The number of steps up to and including the anchor, at least 1.
     ahead
-        Steps behind it.
+        The number of steps after it.
     """
 
     spans: dict[str, tuple[Span, ...]]
@@ -48,7 +48,7 @@ class Windows:
     def of(cls, options: FieldsConfig, trajectory_starts: Offsets) -> "Windows":
         """Return the windows of a series; `trajectory_starts` (R + 1,) are steps.
 
-        Raises `InputError` where a window does not fit into what is trained on.
+        Raises `InputError` if no window fits into the training part.
         """
         lengths = np.diff(trajectory_starts)
         spans = _by_time if options.split == "time" else _by_trajectory
@@ -64,58 +64,57 @@ class Windows:
         return windows
 
     def anchors(self, part: str, ahead: int | None = None) -> Offsets:
-        """Return the anchors (m,) int64 of a part, rising, of windows that reach `ahead` steps.
+        """Return the anchors (m,) int64 of a part, ascending, of windows that reach `ahead` steps.
 
-        Without `ahead`, those of samples: ones that are judged reach one step, however many are
-        unrolled in training.
+        Without `ahead`, use the reach of samples: one step for validation and test,
+        ``fields.unroll`` steps for training.
         """
-        behind = self._reach(part) if ahead is None else ahead
+        reach = self._reach(part) if ahead is None else ahead
         ranges = [
-            np.arange(span.start + self.history - 1, span.stop - behind)
-            for span in self.spans[part]
+            np.arange(span.start + self.history - 1, span.stop - reach) for span in self.spans[part]
         ]
         return np.concatenate([np.empty(0, np.int64), *ranges])
 
     def first(self, samples: Mapping[str, int]) -> "Windows":
-        """Return the first windows of each part: so many at most, of one not named none."""
+        """Return at most `samples` first windows of each part; none of a part not named."""
         spans: dict[str, tuple[Span, ...]] = dict.fromkeys(PARTS, ())
         for part, most in samples.items():
             reach = self.history - 1 + self._reach(part)
-            left = most
+            remaining = most
             for span in self.spans[part]:
-                taken = min(max(span.stop - span.start - reach, 0), left)
+                taken = min(max(span.stop - span.start - reach, 0), remaining)
                 if taken:
                     spans[part] += (Span(span.start, span.start + reach + taken),)
-                left -= taken
+                remaining -= taken
         return replace(self, spans=spans)
 
     def _reach(self, part: str) -> int:
         return self.ahead if part == "train" else min(self.ahead, 1)
 
     def judged(self, part: str, most: int) -> Offsets:
-        """Return at most so many anchors, evenly spaced; 0: all."""
+        """Return at most `most` evenly spaced anchors of a part to evaluate; all if it is 0."""
         anchors = self.anchors(part, min(self.ahead, 1))
         if most == 0 or len(anchors) <= most:
             return anchors
         return anchors[np.arange(most) * len(anchors) // most]
 
     def starts(self, part: str, number: int, steps: int) -> list[tuple[int, int]]:
-        """Return anchors of rollouts, and the steps, at most `steps`, that each has the truth of.
+        """Return anchors of rollouts, and how many steps, at most `steps`, each has the truth of.
 
-        They are in different spans, and evenly spaced in a span that has several.
+        They are spread over the spans, and evenly spaced in a span that has several.
         """
-        found = []
+        starts = []
         spans = [span for span in self.spans[part] if span.stop - span.start > self.history]
         turns = -(-number // max(len(spans), 1))
-        for place in range(number if spans else 0):
-            turn, which = divmod(place, len(spans))
-            first, last = spans[which].start + self.history - 1, spans[which].stop - 1
+        for index in range(number if spans else 0):
+            turn, chosen = divmod(index, len(spans))
+            first, last = spans[chosen].start + self.history - 1, spans[chosen].stop - 1
             length = min(steps, last - first)
-            found.append((first + (last - length - first) * turn // max(turns - 1, 1), length))
-        return list(dict.fromkeys(found))
+            starts.append((first + (last - length - first) * turn // max(turns - 1, 1), length))
+        return list(dict.fromkeys(starts))
 
     def epoch(self, seed: int, epoch: int) -> Offsets:
-        """Return the anchors of an epoch in its order, the same on all ranks."""
+        """Return the shuffled anchors of an epoch, the same on all ranks."""
         return np.random.default_rng([seed, epoch]).permutation(self.anchors("train"))
 
 
@@ -128,21 +127,21 @@ def _by_time(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[Span, ..
         cuts = (start, stop - test - valid, stop - test, stop)
         for part, ends in zip(PARTS, pairwise(cuts), strict=True):
             spans[part].append(Span(*ends))
-    return {part: tuple(each) for part, each in spans.items()}
+    return {part: tuple(part_spans) for part, part_spans in spans.items()}
 
 
 def _by_trajectory(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[Span, ...]]:
-    every = [Span(*ends) for ends in pairwise(starts.tolist())]
-    order = np.random.default_rng(options.split_seed).permutation(len(every))
-    test = round(options.test * len(every))
-    valid = round(options.valid * len(every))
+    trajectories = [Span(*ends) for ends in pairwise(starts.tolist())]
+    order = np.random.default_rng(options.split_seed).permutation(len(trajectories))
+    test = round(options.test * len(trajectories))
+    valid = round(options.valid * len(trajectories))
     if options.valid + options.test > 0 == valid + test:
         raise InputError(
-            f"fields.split = 'trajectory': shares of {len(every)} trajectories are none; raise "
-            "fields.valid and fields.test, or set fields.split=time"
+            f"fields.split = 'trajectory': the shares of {len(trajectories)} trajectories round to "
+            "none; raise fields.valid and fields.test, or set fields.split=time"
         )
-    cuts = (0, len(every) - test - valid, len(every) - test, len(every))
+    cuts = (0, len(trajectories) - test - valid, len(trajectories) - test, len(trajectories))
     return {
-        part: tuple(every[number] for number in sorted(order[start:stop].tolist()))
+        part: tuple(trajectories[number] for number in sorted(order[start:stop].tolist()))
         for part, (start, stop) in zip(PARTS, pairwise(cuts), strict=True)
     }

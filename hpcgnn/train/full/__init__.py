@@ -1,1 +1,1 @@
-"""Training on the whole graph: one step an epoch, its loss over all ranks."""
+"""Predictions for all nodes of a graph."""

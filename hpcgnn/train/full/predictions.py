@@ -1,4 +1,4 @@
-"""What a trained model says about nodes, in the order of the user's own ids."""
+"""Predictions of a trained model for nodes: compute, score, sort by original id, and write them."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 class NodeRows:
     """Results for the nodes of one rank, or for other rows: graphs, edges, pairs of nodes.
 
-    `ids` (N,) int64 are original, of edges and pairs (N, 3), see `RowIds`; `values` (N, width) are
-    probabilities or embeddings (float32), or numbers that were to be predicted (float64), or (N,)
-    scores of pairs (float32); `predicted` (N,) int32 are classes, or (N, C) uint8
-    of a multi-label model; None without classes.
+    `ids` (N,) int64 are original ids, or (N, 3) for edges and pairs, see `RowIds`; `values`
+    (N, width) are probabilities or embeddings (float32) or predicted numbers (float64), or (N,)
+    scores of pairs (float32); `predicted` are classes (N,) int32, or (N, C) uint8 for a
+    multi-label model; None without classes.
     """
 
     ids: GlobalIndices
@@ -43,7 +43,7 @@ class NodeRows:
 
     @property
     def columns(self) -> tuple[Array, ...]:
-        """The arrays that are there."""
+        """The arrays that are not None."""
         arrays = (self.ids, self.values)
         return arrays if self.predicted is None else (*arrays, self.predicted)
 
@@ -53,17 +53,17 @@ class NodeRows:
 def infer(
     graph: LocalGraph, model: Callable[..., Tensor], content: str, rule: LabelRule = HALF
 ) -> NodeRows:
-    """Return the probabilities, or the embeddings, of the local nodes.
+    """Return the probabilities, predicted numbers or embeddings of the local nodes.
 
-    Probabilities are the softmax of the logits, or their sigmoid for a multi-label model; labels
-    are predicted by `rule`. Of a model of numbers they are these, in the units of
-    the targets. Where the configuration asks for it they are corrected and smoothed. Embeddings are
-    the input of the last layer.
+    Probabilities are the softmax of the logits, or their sigmoid for a multi-label model, whose
+    labels are predicted by `rule`. A regression model gives numbers in the units of the targets.
+    Predictions are corrected and smoothed if the configuration asks for it. Embeddings are the
+    input of the last layer.
     """
     ids = graph.ids
     if content == "embeddings":
         if not isinstance(model, NodeModel):
-            raise InputError("embeddings: only a NodeModel of hpcgnn.nn tells them")
+            raise InputError("embeddings: only a NodeModel of hpcgnn.nn has them")
         values = model.embed(graph.view, graph.features).float().cpu().numpy()
         return NodeRows(ids, values)
     logits_NC = model(graph.view, graph.features, None)
@@ -73,7 +73,7 @@ def infer(
 
 
 def rows_of(ids: GlobalIndices, logits_NC: Tensor, facts: GraphFacts, rule: LabelRule) -> NodeRows:
-    """Return what outputs say of rows with some ids, see `infer`."""
+    """Return the predictions that outputs mean for rows with these ids, see `infer`."""
     logits_NC = logits_NC.double().cpu()
     if facts.targets:
         values = logits_NC.numpy() * np.array(facts.target_scales) + np.array(facts.target_means)
@@ -90,10 +90,10 @@ def rows_of(ids: GlobalIndices, logits_NC: Tensor, facts: GraphFacts, rule: Labe
 
 @collective
 def score_rows(graph: LocalGraph, rows: NodeRows) -> dict[str, dict[str, Any]]:
-    """Return how often predictions are right, by set of the split; {} without labels or classes.
+    """Return the scores of predictions by split; {} without labels or classes.
 
-    ``metric`` is accuracy, or micro_f1 of a multi-label model; ``nodes`` are those with labels that
-    count. A store without a split has the set ``labelled``.
+    ``metric`` is accuracy, micro_f1 for a multi-label model, or r2; ``nodes`` counts the labelled
+    nodes. A store without a split has one set, ``labelled``.
     """
     labels, predicted = graph.labels, rows.predicted
     if graph.facts.targets and labels is not None and graph.split is not None:
@@ -105,15 +105,15 @@ def score_rows(graph: LocalGraph, rows: NodeRows) -> dict[str, dict[str, Any]]:
     if graph.split is not None:
         parts = (Split.TRAIN, Split.VALID, Split.TEST)
         sets = {part.name.lower(): labelled & (graph.split == part) for part in parts}
-    # Of each set: nodes, and the two numbers whose ratio is the metric.
+    # For each set: the number of nodes, and the two numbers whose ratio is the metric.
     counts = np.zeros((len(sets), 3), np.int64)
     for row, mask in zip(counts, sets.values(), strict=True):
         truth, guess = labels[mask], predicted[mask]
         row[:] = len(truth), np.count_nonzero(truth == guess), len(truth)
         if labels.ndim == 2:
-            # F1 is twice the right labels over those that are predicted and those that are true.
-            both = np.count_nonzero(truth) + np.count_nonzero(guess)
-            row[1:] = 2 * np.count_nonzero(truth & guess), both
+            # F1 is twice the correct labels, divided by the predicted plus the true ones.
+            total = np.count_nonzero(truth) + np.count_nonzero(guess)
+            row[1:] = 2 * np.count_nonzero(truth & guess), total
     allreduce_sum(graph.grid.layer, counts)
     return {
         name: {"metric": graph.facts.metric, "value": right / max(whole, 1), "nodes": nodes}
@@ -149,12 +149,12 @@ def order_by_id(grid: ProcessGrid, rows: NodeRows) -> NodeRows:
 def order_as_asked(
     grid: ProcessGrid, rows: NodeRows, requested: GlobalIndices, source: str, what: str
 ) -> NodeRows:
-    """Return the rows of the nodes `requested`, in that order; a node may be asked for twice.
+    """Return the rows of `requested` nodes, in that order; a node may be requested twice.
 
-    `requested` are (m,) int64 original ids, equal on all ranks; `source` and `what` say in the
-    message what they were looked up in and are of.
+    `requested` are (m,) int64 original ids, equal on all ranks. The message names `source`, where
+    they are looked up, and `what` they are.
 
-    Raises `CollectiveInputError` when there is no node of such an id.
+    Raises `CollectiveInputError` if an id belongs to no node.
     """
     by_id = np.argsort(requested, kind="stable")
     first = np.searchsorted(requested[by_id], rows.ids, side="left")
@@ -182,11 +182,11 @@ def _check_found(
 def write_rows(
     grid: ProcessGrid, columns: Sequence[Array], write: Callable[[RowStream], None]
 ) -> None:
-    """Bring ordered rows (m, ...) to rank 0, rank after rank, which writes their pieces.
+    """Stream ordered rows (m, ...), rank after rank, to rank 0, which writes them in pieces.
 
-    Raises `CollectiveInputError` when the file cannot be written.
+    Raises `CollectiveInputError` if the file cannot be written.
     """
-    # Rank 0 may fail alone inside: leaving the stream releases the ranks that wait to send.
+    # If rank 0 fails inside, leaving the stream releases the ranks that wait to send.
     with agree(grid.world):
         if grid.replica == grid.group == 0:
             with RowStream(grid.layer, *columns) as stream:
@@ -200,9 +200,9 @@ def write_rows(
 def save_rows(
     graph: LocalGraph, model: Callable[..., Tensor], path: Path, saved: SavedModel, what: str
 ) -> None:
-    """Write what `infer` gives of all nodes by a saved model, in original order.
+    """Write a saved model's predictions for all nodes, see `infer`, sorted by original id.
 
-    Raises `CollectiveInputError` when the file cannot be written.
+    Raises `CollectiveInputError` if the file cannot be written.
     """
     grid, facts = graph.grid, graph.facts
     rows = order_by_id(grid, infer(graph, model, what, saved.rule))

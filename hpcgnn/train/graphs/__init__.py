@@ -1,1 +1,1 @@
-"""Training on stores of many graphs, each of which is predicted as a whole."""
+"""Training on batches of whole graphs."""

@@ -1,7 +1,7 @@
-"""Batches of whole graphs, of a store of many: what a step has is a function of seed and epoch.
+"""Batches of whole graphs from a store of many, as a function of seed and epoch.
 
-The loss of a step is the mean over its graphs. Models are judged over the whole store, whose graphs
-may lie on several ranks each.
+The loss of a step is the mean over its graphs. Models are evaluated on the whole store, in which a
+graph may lie on several ranks.
 """
 
 from collections.abc import Iterator
@@ -36,9 +36,9 @@ from hpcgnn.typing import Array, GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class TrainGraphs:
-    """The graphs to train on: of all ranks, in the order of their numbers, on every host.
+    """The training graphs of all ranks, sorted by id, held once per host.
 
-    `ids` are (g,) int64 rising, `labels` (g,) int64 or (g, C) in the training dtype.
+    `ids` are (g,) int64 ascending, `labels` (g,) int64 or (g, C) in the training dtype.
     """
 
     ids: GlobalIndices
@@ -47,7 +47,7 @@ class TrainGraphs:
     @classmethod
     @collective
     def share(cls, graph: LocalGraph, labels: Tensor, rows: Array) -> "TrainGraphs":
-        """Bring those of all ranks together: the `rows` of each, with labels on the CPU."""
+        """Gather the graphs in the `rows` of each rank, with `labels` on the CPU."""
         grid = graph.grid
         ids = share_on_hosts(grid, "graphs.ids", graph.ids[rows])
         shared = share_on_hosts(grid, "graphs.labels", labels.numpy()[rows])
@@ -57,9 +57,9 @@ class TrainGraphs:
 class GraphBatches(StepInput):
     """Gives each rank its graphs of every batch.
 
-    All hosts hold the graphs that are trained on, and a batch is cut evenly; or, with
-    ``sampling.topology=partitioned``, each rank holds a range of them and has those of a batch that
-    fall into it. The labels of the `home` rows are the numbers of the nodes' graphs.
+    All hosts hold the training graphs, and a batch is cut evenly. With
+    ``sampling.topology=partitioned``, each rank instead holds a range of the graphs, and takes
+    those of a batch that are in it. The labels of the `home` rows are the ids of the nodes' graphs.
     """
 
     @collective
@@ -78,17 +78,17 @@ class GraphBatches(StepInput):
         self._own: range | None = None
         if config.sampling.topology == "partitioned":
             self._own = range(int(cuts[grid.block]), int(cuts[grid.block + 1]))
-            places = np.searchsorted(trained.ids, home.labels)
-            owners = np.searchsorted(cuts[1:], places, side="right").astype(np.int32)
+            positions = np.searchsorted(trained.ids, home.labels)
+            owners = np.searchsorted(cuts[1:], positions, side="right").astype(np.int32)
             rows = np.arange(home.row_map.start, home.row_map.stop, dtype=np.int64)
-            # Rows rise with the ranks that had them.
+            # Rows are received in the order of ranks, so they ascend.
             (part,) = redistribute(grid.layer, owners, rows)
             held, self.moved_rows = fetch_part(grid, home, part, 0)
         else:
             held, self.moved_rows = share_whole(grid, home), 0
         self.views = SampledViews(context, held, wanted)
         self._graph = held
-        # The nodes of each graph, one graph after the other.
+        # The nodes, grouped by graph.
         numbers = held.labels.numpy()
         self._nodes = np.argsort(numbers, kind="stable").astype(np.int32)
         ends = np.searchsorted(numbers[self._nodes], trained.ids, side="right")
@@ -102,32 +102,32 @@ class GraphBatches(StepInput):
         sizes = {"batch_graph_bytes": self._graph.nbytes, "batch_graph_rows": self.moved_rows}
         return {**super().details(), **sizes}
 
+    @override
     def describe(self) -> dict[str, Any]:
-        """Return the steps of an epoch, and the graphs of a step."""
         return {"steps_per_epoch": self.num_steps, "graphs_per_step": self._size}
 
+    @override
     def draw(self, seed: int, epoch: int) -> Iterator[tuple["_BatchOfGraphs", Subgraph]]:
-        """Yield this rank's graphs of each batch, and the graph of their nodes."""
         order = np.random.default_rng([seed, epoch]).permutation(len(self._trained.ids))
         batches = [self._batch(order, step, (seed, epoch)) for step in range(self.num_steps)]
         return zip(batches, self.make_ahead(self._induce, batches), strict=True)
 
     def _batch(self, order: GlobalIndices, step: int, seeds: tuple[int, int]) -> "_BatchOfGraphs":
-        places = order[step * self._size : (step + 1) * self._size]
+        positions = order[step * self._size : (step + 1) * self._size]
         grid = self.views.context.grid
         if self._own is None:
-            own_places = np.array_split(places, grid.num_blocks)[grid.block]
+            own_positions = np.array_split(positions, grid.num_blocks)[grid.block]
         else:
-            own_places = places[(places >= self._own.start) & (places < self._own.stop)]
-        return _BatchOfGraphs(np.sort(own_places), len(places), seeds)
+            own_positions = positions[(positions >= self._own.start) & (positions < self._own.stop)]
+        return _BatchOfGraphs(np.sort(own_positions), len(positions), seeds)
 
     def _induce(self, batch: "_BatchOfGraphs") -> Subgraph:
         pieces = [self._nodes[self._starts[i] : self._starts[i + 1]] for i in batch.places]
         nodes = np.sort(np.concatenate([np.zeros(0, np.int32), *pieces]))
         return Subgraph(0, nodes, induce(self._graph.edges, nodes), None, None)
 
+    @override
     def prepare(self, drawn: tuple["_BatchOfGraphs", Subgraph]) -> StepData:
-        """Return what the model needs of graphs."""
         batch, subgraph = drawn
         graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes])
         labels = self._trained.labels[torch.from_numpy(batch.places)]
@@ -138,7 +138,7 @@ class GraphBatches(StepInput):
 
 @dataclass(frozen=True, eq=False)
 class _BatchOfGraphs:
-    """The places of a rank's graphs of a batch among those trained on, the batch's size, seeds."""
+    """A rank's graphs of a batch, as positions among the training graphs, and the batch's size."""
 
     places: GlobalIndices
     size: int
@@ -146,7 +146,7 @@ class _BatchOfGraphs:
 
 
 class BatchSource(DrawnSource):
-    """The same batches of each epoch of a seed, whatever came before."""
+    """Makes steps of batches of whole graphs; an epoch's batches depend only on seed and epoch."""
 
     lacks: ClassVar[Reasons] = SUBGRAPHS
 
@@ -156,12 +156,12 @@ class BatchSource(DrawnSource):
         assert rows is not None
         assert graph.node_graph is not None
         prepare_products(context, objective)
-        # Nodes are distinguished by their graphs; there are no random walks.
+        # The "labels" of nodes are their graphs; no sampler walks the edges.
         home = home_rows(graph, rows, graph.node_graph, graph.nodes_of(labelled.trains))
         home = replace(home, walked=home.edges)
         with context.trace.span("read.whole"):
-            of_graphs = labelled.train_rows.cpu().numpy()
-            trained = TrainGraphs.share(graph, labelled.labels.cpu(), of_graphs)
+            train_rows = labelled.train_rows.cpu().numpy()
+            trained = TrainGraphs.share(graph, labelled.labels.cpu(), train_rows)
             wanted = on_graph(context.wanted, directed=graph.facts.directed)
             batches = GraphBatches(context, home, trained, wanted)
         super().__init__(context, batches, batches.describe())

@@ -1,1 +1,1 @@
-"""Link prediction on the whole graph: which edges there are, from embeddings of their nodes."""
+"""Link prediction on the whole graph: score edges from the embeddings of their nodes."""

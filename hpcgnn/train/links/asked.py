@@ -1,4 +1,4 @@
-"""Pairs of nodes that a user asks about, by a table of their ids or names."""
+"""Read the pairs of nodes that a user asks about from a table of ids or names."""
 
 import csv
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ _COLUMNS = ("source", "target", "relation")
 class AskedPairs:
     """Pairs of nodes, equal on all ranks.
 
-    `ids` (m, 3) int64 are original ones of sources and targets, and numbers of the predicted
-    relations; `features` (m, F) float64 are of edges between them, None where none are told.
+    `ids` (m, 3) int64 are original ids of sources and targets, and numbers of the predicted
+    relations; `features` (m, F) float64 are edge features of the pairs, None if not given.
     """
 
     ids: GlobalIndices
@@ -37,13 +37,13 @@ class AskedPairs:
 def read_pairs(
     path: Path, store: GraphStore, relations: Sequence[str], relation: str | None, width: int
 ) -> AskedPairs:
-    """Return the pairs of a table: text with a header source, target and, of several, relation.
+    """Return the pairs of a CSV table with header source, target and optionally relation.
 
-    Nodes are identified by name where the store has names, else by original id. `relation` is that
-    of all pairs, where the table has no such column. Further columns are the features of edges, of
-    which a model reads `width`.
+    Nodes are identified by name if the store has names, else by original id. `relation` applies to
+    all pairs if the table has no such column. Further columns are edge features, of which the model
+    reads `width`.
 
-    Raises `InputError` when the table does not read, or names what is not there.
+    Raises `InputError` if the table cannot be read, or names an unknown node or relation.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -60,29 +60,29 @@ def read_pairs(
             raise InputError(f"--pairs {path}, row {number}: {len(row)} fields, not {len(header)}")
     texts = {name: [row[header.index(name)] for row in rows] for name in columns}
     ends = [_ids(path, store, texts[name]) for name in _COLUMNS[:2]]
-    of_pairs = texts.get("relation") or [relation_of(relations, relation)] * len(rows)
-    for name in dict.fromkeys(of_pairs):
+    relation_names = texts.get("relation") or [relation_of(relations, relation)] * len(rows)
+    for name in dict.fromkeys(relation_names):
         known(name, relations, f"relation of {path}")
     numbers = {name: number for number, name in enumerate(relations)}
-    ids = np.stack([*ends, [numbers[name] for name in of_pairs]], axis=1).astype(np.int64)
-    rest = [place for place, name in enumerate(header) if name not in _COLUMNS]
-    if not width or not rest:
+    ids = np.stack([*ends, [numbers[name] for name in relation_names]], axis=1).astype(np.int64)
+    feature_columns = [column for column, name in enumerate(header) if name not in _COLUMNS]
+    if not width or not feature_columns:
         return AskedPairs(ids)
-    return AskedPairs(ids, _features(path, rows, rest, width))
+    return AskedPairs(ids, _features(path, rows, feature_columns, width))
 
 
 def _features(
-    path: Path, rows: Sequence[Sequence[str]], places: Sequence[int], width: int
+    path: Path, rows: Sequence[Sequence[str]], columns: Sequence[int], width: int
 ) -> FloatArray:
-    if len(places) != width:
+    if len(columns) != width:
         raise InputError(
-            f"--pairs {path}: {len(places)} columns beside source,target,relation, and edges have "
+            f"--pairs {path}: {len(columns)} columns beside source,target,relation, and edges have "
             f"{width} features; give these, in the order of convert --edge-features, or none"
         )
     features = np.empty((len(rows), width))
     for number, row in enumerate(rows):
         try:
-            features[number] = [float(row[column]) for column in places]
+            features[number] = [float(row[column]) for column in columns]
         except ValueError as error:
             raise InputError(f"--pairs {path}, row {number + 2}: {error}; give numbers") from None
     if not np.isfinite(features).all():
@@ -92,7 +92,7 @@ def _features(
 
 
 def relation_of(relations: Sequence[str], relation: str | None) -> str:
-    """Return the relation that is meant; raises `InputError` where that is not told."""
+    """Return `relation`, or the only one there is; raises `InputError` if that is ambiguous."""
     if relation is None and len(relations) > 1:
         raise InputError(f"--relation: several are predicted; give one of {', '.join(relations)}")
     if relation is not None:
@@ -119,9 +119,9 @@ def _ids(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
 
 @collective
 def find_rows(graph: LocalGraph, node_ids: GlobalIndices) -> GlobalIndices:
-    """Return (m,) the global rows of original ids (m,), which are equal on all ranks.
+    """Return the global rows (m,) of original ids (m,), which are equal on all ranks.
 
-    Raises `CollectiveInputError` when there is no node of such an id.
+    Raises `CollectiveInputError` if an id belongs to no node.
     """
     ids = graph.products.node_ids
     order = np.argsort(ids)
@@ -136,6 +136,6 @@ def find_rows(graph: LocalGraph, node_ids: GlobalIndices) -> GlobalIndices:
 
 
 def share_of(grid: ProcessGrid, count: int) -> slice:
-    """Return which of some rows, of which all ranks know, are this rank's."""
+    """Return this rank's slice of `count` rows that all ranks know."""
     bounds = np.arange(grid.num_blocks + 1) * count // grid.num_blocks
     return slice(int(bounds[grid.block]), int(bounds[grid.block + 1]))

@@ -1,7 +1,7 @@
-"""The edges that are predicted: which they are, and to which share each belongs.
+"""The edges to predict, and their split into train, valid and test shares.
 
-All draws are functions of a seed and the original ids of an edge's nodes, so that neither the
-number of ranks nor the partition changes one.
+All draws are functions of a seed and the original ids of an edge's nodes, so they depend neither on
+the number of ranks nor on the partition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,29 +29,29 @@ from hpcgnn.storage import Split
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
 _DIRECTION = 0x6469726563740000
-"""Sets the draw of directions apart from the one that deals edges out to shares."""
+"""Makes the draw of directions independent of the draw that splits edges into shares."""
 
 SHARES = ("train", "valid", "test")
 """The shares of the edges that leave the graph, by the keys of ``[links]``."""
 
 
-def mixed(*fields: Any) -> NDArray[np.uint64]:
-    """Return 64 well-mixed bits of integers of shapes that broadcast, at least one-dimensional."""
+def mixed(*integers: Any) -> NDArray[np.uint64]:
+    """Return 64 well-mixed bits of integers; their shapes broadcast to at least one dimension."""
     word = np.full(1, GOLDEN, np.uint64)
-    for column in fields:
-        # Negative ids keep their bits.
-        value = np.atleast_1d(np.asarray(column)).astype(np.int64, copy=False).view(np.uint64)
-        word = murmur_mix(word ^ value)
+    for values in integers:
+        # Reinterpret the bits: ids may be negative.
+        bits = np.atleast_1d(np.asarray(values)).astype(np.int64, copy=False).view(np.uint64)
+        word = murmur_mix(word ^ bits)
     return word
 
 
 @dataclass(frozen=True, eq=False)
 class LinkEdges:
-    """Edges of a rank, which owns their targets where nothing else is said.
+    """Edges of a rank, which owns their targets unless noted otherwise.
 
-    Sources and targets (E,) int64 are global rows, `relations` (E,) int64 numbers of the predicted
-    ones, `words` (E,) int64 well-mixed bits of the edge, the same on any partition. `parts` (E,)
-    uint8 of `Split` are stored roles of the edges; None without.
+    Sources and targets (E,) int64 are global rows, `relations` (E,) int64 numbers of predicted
+    relations, and `words` (E,) int64 well-mixed bits of each edge, the same on any partition.
+    `parts` (E,) uint8 are the splits stored with the edges, see `Split`; None if there are none.
     """
 
     sources: GlobalIndices
@@ -64,19 +64,19 @@ class LinkEdges:
         return len(self.words)
 
     def __getitem__(self, edges: GlobalIndices | Mask) -> "LinkEdges":
-        """Return the edges of places in any order, or of a mask (E,)."""
+        """Return the edges at some indices, in any order, or of a mask (E,)."""
         parts = None if self.parts is None else self.parts[edges]
         ends = self.sources[edges], self.targets[edges]
         return LinkEdges(*ends, self.relations[edges], self.words[edges], parts)
 
     def judges(self, num_ranks: int) -> LocalIndices:
-        """Return (E,) int32 which rank judges each edge: about equally many are each one's."""
+        """Return the ranks (E,) int32 that evaluate the edges, about equally many each."""
         ranks = uniform(self.words.view(np.uint64)) * num_ranks
         return np.minimum(ranks, num_ranks - 1).astype(np.int32)
 
     @collective
     def spread(self, layer: Communicator) -> "LinkEdges":
-        """Return the edges of all ranks that this one judges, by their words."""
+        """Return the edges of all ranks that this rank evaluates, sorted by their words."""
         columns = self.sources, self.targets, self.relations, self.words
         received = redistribute(layer, self.judges(layer.size), *columns)
         order = np.argsort(received[-1], kind="stable")
@@ -87,11 +87,11 @@ class LinkEdges:
 def read_links(
     stored: StoredRows, names: Sequence[str], *, with_roles: bool = False
 ) -> tuple[LinkEdges, GlobalIndices, Array | None]:
-    """Return the edges of some relations, the original ids (E, 2) of their nodes, and all types.
+    """Return the edges of some relations, the original ids (E, 2) of their nodes, and node types.
 
-    Self loops are left out, and of the two directions of an undirected edge one, see
-    `is_kept_direction`. With roles the edges are those of the store and no reverse. The types
-    (num_rows,) uint8 are of the nodes of all rows; the ranks of a host share them. None without.
+    Self loops are left out, and so is one direction of each undirected edge, see
+    `is_kept_direction`. With roles, only stored edges are returned, without added reverse edges.
+    The types (num_rows,) uint8 of all rows are shared by the ranks of a host; None without types.
     """
     grid, store, row_map = stored.context.grid, stored.store, stored.row_map
     with agree(grid.world):
@@ -117,7 +117,7 @@ def read_links(
     if store.undirected or both_ways:
         one_way = is_kept_direction(source_ids, target_ids)
         if types is not None:
-            # Wrong targets are of the target's type: between two types the order tells nothing.
+            # Negatives have the target's type: a fixed direction between two types leaks nothing.
             of_source, of_target = types[sources], types[local + row_map.start]
             one_way = np.where(of_source == of_target, one_way, of_source < of_target)
         no_loops &= one_way
@@ -128,11 +128,11 @@ def read_links(
 
 
 def is_kept_direction(sources: GlobalIndices, targets: GlobalIndices) -> Mask:
-    """Return (E,) which edges, given by original ids, represent themselves and their reverse.
+    """Return the mask (E,) of edges that represent both directions; nodes are original ids.
 
-    Of each pair of nodes one direction does, drawn by a hash. An order of the nodes must not
-    decide: the later one would always be the target, wrong targets are any nodes, and whatever
-    grows with the ids would tell edges from wrong pairs.
+    A hash draws one direction for each pair of nodes. Ordering by id must not decide: the larger id
+    would always be the target, but negatives may be any node, so features that grow with the ids
+    would tell edges from negatives.
     """
     low, high = np.minimum(sources, targets), np.maximum(sources, targets)
     from_low = mixed(_DIRECTION, low, high) >> np.uint64(63) == 0
@@ -145,10 +145,10 @@ def split_links(
 ) -> dict[str, Mask]:
     """Return masks (E,) of the edges of each share.
 
-    All edges between two nodes, in both directions and of all relations, are of one share, unless
-    edges have stored roles: then these say which are tested, and `options.train` is the share of
-    those with the role to train. `ids_E2` are original ids of the nodes of the edges; the edges of
-    relations beyond `num_relations` are of no share.
+    All edges between two nodes, in both directions and of all relations, get the same share. A
+    stored split decides instead if there is one, and `options.train` is the fraction of its
+    training edges to use. `ids_E2` are original ids of the edges' nodes; edges of relations beyond
+    `num_relations` are in no share.
     """
     low, high = ids_E2.min(axis=1), ids_E2.max(axis=1)
     draw = uniform(mixed(options.split_seed, low, high))
@@ -169,11 +169,11 @@ def split_links(
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The edges of a rank that are predicted, or could be.
+    """A rank's edges of the predicted relations, and their split.
 
-    `names` are of the predicted relations, which `LinkEdges.relations` numbers; `every` are all
-    edges of these, `shares` those of each of `SHARES`. With `both_ways` each of them represents its
-    reverse as well. `types` are as of `read_links`.
+    `names` are the predicted relations, which `LinkEdges.relations` numbers; `every` holds all
+    their edges, `shares` those of each of `SHARES`. With `both_ways`, each edge also represents
+    its reverse. `types` are as returned by `read_links`.
     """
 
     names: tuple[str, ...]
@@ -184,29 +184,30 @@ class Links:
 
     @collective
     def joined_types(self, layer: Communicator, relation: int) -> Mask | None:
-        """Return (T, T) which types the edges of a relation lead to from each type.
+        """Return the mask (T, T) of source and target types that a relation's edges connect.
 
-        None without types, and where the relation has no edge.
+        None without types, and if the relation has no edge.
         """
         if self.types is None:
             return None
         count = int(self.types.max(initial=0)) + 1
-        of_it = self.every.relations == relation
-        reverse_of = np.zeros((count, count), np.int64)
-        reverse_of[self.types[self.every.sources[of_it]], self.types[self.every.targets[of_it]]] = 1
-        allreduce_sum(layer, reverse_of)
+        in_relation = self.every.relations == relation
+        joined = np.zeros((count, count), np.int64)
+        edges = self.every[in_relation]
+        joined[self.types[edges.sources], self.types[edges.targets]] = 1
+        allreduce_sum(layer, joined)
         if self.both_ways:
-            reverse_of = reverse_of + reverse_of.T
-        return reverse_of > 0 if reverse_of.any() else None
+            joined = joined + joined.T
+        return joined > 0 if joined.any() else None
 
 
 @collective
 def known_links(stored: StoredRows) -> Links:
-    """Return the edges of a graph of which none is predicted; as `deal_links`, but for shares."""
+    """Return the edges of a graph that is only predicted on: as `deal_links`, with empty shares."""
     names = _predicted(stored)
     all_edges, _, types = read_links(stored, names)
-    none = all_edges[np.zeros(len(all_edges), np.bool_)]
-    return Links(names, all_edges, dict.fromkeys(SHARES, none), not stored.directed, types)
+    no_edge = all_edges[np.zeros(len(all_edges), np.bool_)]
+    return Links(names, all_edges, dict.fromkeys(SHARES, no_edge), not stored.directed, types)
 
 
 def _predicted(stored: StoredRows) -> tuple[str, ...]:
@@ -219,22 +220,22 @@ def _predicted(stored: StoredRows) -> tuple[str, ...]:
 
 @collective
 def deal_links(stored: StoredRows) -> tuple[Links, HiddenEdges]:
-    """Return the edges to predict, and what the graph must be read without.
+    """Return the edges to predict, and the edges to hide when the graph is read.
 
-    Raises `CollectiveInputError` when a relation is not one of the store's.
+    Raises `CollectiveInputError` if the store lacks a relation.
     """
     store, options, names = stored.store, stored.context.config.links, _predicted(stored)
     with_split = [name for name in store.relations if store.has_edge_split(name)]
     with_roles = options.stored and not set(names).isdisjoint(with_split)
-    # Tested edges of other relations leave the graph too.
+    # Validation and test edges of other relations are hidden too.
     unlisted = [name for name in with_split if with_roles and name not in names]
     edges, pairs, types = read_links(stored, [*names, *unlisted], with_roles=with_roles)
     masks = split_links(edges, pairs, options, len(names))
-    gone = np.logical_or.reduce(list(masks.values()))
+    removed = np.logical_or.reduce(list(masks.values()))
     if edges.parts is not None:
-        gone |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
+        removed |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
     grid, row_map = stored.context.grid, stored.row_map
-    hidden = HiddenEdges.between(grid, row_map, edges.targets[gone], edges.sources[gone])
+    hidden = HiddenEdges.between(grid, row_map, edges.targets[removed], edges.sources[removed])
     shares = {name: edges[mask] for name, mask in masks.items()}
     predicted = edges[edges.relations < len(names)]
     return Links(names, predicted, shares, not stored.directed, types), hidden

@@ -1,7 +1,7 @@
-"""Negative sampling: the wrong ends that edges are ranked against.
+"""Negative sampling: draw the wrong targets that edges are compared with.
 
-All draws are functions of a seed, an epoch and the original ids of an edge's nodes, so that neither
-the number of ranks nor the partition changes one.
+All draws are functions of a seed, an epoch and the original ids of an edge's nodes, so they depend
+neither on the number of ranks nor on the partition.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,10 +21,10 @@ from hpcgnn.typing import Array, GlobalIndices
 
 
 class Numbered:
-    """Values of all ranks, numbered by increasing keys whatever rank they come from.
+    """A distributed array of the values of all ranks, in the order of their keys.
 
-    Keys (m,) are different int64, values (m,) int64; `numbers` (m,) int64 has the number of each of
-    this rank's values.
+    Keys (m,) int64 are distinct, values (m,) int64; `numbers` (m,) int64 are the positions of this
+    rank's values in the array.
     """
 
     @collective
@@ -45,22 +45,22 @@ class Numbered:
 
     @collective
     def at(self, numbers: GlobalIndices) -> GlobalIndices:
-        """Return the values of numbers of any shape, below the length."""
+        """Return the values at `numbers`, of any shape."""
         values = rows_of(self._layer, self._map, numbers.reshape(-1), self._values)
         return values.reshape(numbers.shape)
 
     @collective
     def draw(self, words: NDArray[np.uint64]) -> GlobalIndices:
-        """Return a value for each of the mixed bits, all equally likely, in their shape."""
+        """Return a uniformly drawn value for each of the mixed bits, in their shape."""
         return self.at(np.minimum((uniform(words) * len(self)).astype(np.int64), len(self) - 1))
 
 
 @dataclass(frozen=True, eq=False)
 class NodePool:
-    """What wrong ends may be drawn from.
+    """The nodes and edges that negatives may be drawn from.
 
-    `ids` (num_local,) int64 are original, `trained` the edges of this rank that are trained on,
-    `types` (num_rows,) uint8 the node types of all rows; None without types.
+    `ids` (num_local,) int64 are original ids, `trained` this rank's training edges, `types`
+    (num_rows,) uint8 the node types of all rows; None without types.
     """
 
     layer: Communicator
@@ -71,101 +71,101 @@ class NodePool:
     types: Array | None
 
     def kinds(self, rows: GlobalIndices) -> Array:
-        """Return (m,) the types of global rows (m,), of which all are one without types."""
+        """Return the types (m,) of global rows (m,), all 0 in a graph without types."""
         return np.zeros(len(rows), np.uint8) if self.types is None else self.types[rows]
 
     @property
     def num_kinds(self) -> int:
-        """How many types there may be."""
+        """The number of node types, 1 in a graph without types."""
         return 1 if self.types is None else int(self.types.max(initial=0)) + 1
 
 
 class WrongEnds(Protocol):
-    """A way to draw wrong ends."""
+    """A way to draw negatives."""
 
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         """Return (E, count) int64 global rows; collective."""
 
 
 class Candidates(WrongEnds):
-    """Rows that wrong ends are drawn from, equally likely: of the type of the right end.
+    """Draws uniformly from some rows, among those of the true target's type.
 
-    Different int64 keys (m,) order the global rows (m,).
+    Distinct int64 keys (m,) order the global rows (m,).
     """
 
     @collective
-    def __init__(self, ends: NodePool, keys: GlobalIndices, rows: GlobalIndices) -> None:
-        self._ends, kinds = ends, ends.kinds(rows)
+    def __init__(self, pool: NodePool, keys: GlobalIndices, rows: GlobalIndices) -> None:
+        self._pool, kinds = pool, pool.kinds(rows)
         self._rows = [
-            Numbered(ends.layer, keys[kinds == kind], rows[kinds == kind])
-            for kind in range(ends.num_kinds)
+            Numbered(pool.layer, keys[kinds == kind], rows[kinds == kind])
+            for kind in range(pool.num_kinds)
         ]
 
     @collective
     @override
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         words = mixed(edges.words[:, None], *seeds, np.arange(count)[None, :])
-        kinds, drawn = self._ends.kinds(edges.targets), np.empty(words.shape, np.int64)
+        kinds, drawn = self._pool.kinds(edges.targets), np.empty(words.shape, np.int64)
         for kind, rows in enumerate(self._rows):
-            of_it = kinds == kind
-            drawn[of_it] = rows.draw(words[of_it])
+            is_kind = kinds == kind
+            drawn[is_kind] = rows.draw(words[is_kind])
         return drawn
 
 
 @collective
-def uniformly(ends: NodePool) -> Candidates:
-    """Return all nodes: those of a type are equally likely."""
-    rows = np.arange(ends.row_map.start, ends.row_map.stop, dtype=np.int64)
-    return Candidates(ends, ends.ids, rows)
+def uniformly(pool: NodePool) -> Candidates:
+    """Return all nodes as candidates: those of a type are equally likely."""
+    rows = np.arange(pool.row_map.start, pool.row_map.stop, dtype=np.int64)
+    return Candidates(pool, pool.ids, rows)
 
 
 @collective
-def by_degree(ends: NodePool) -> Candidates:
-    """Return the targets of all trained edges: a node is as likely as it has edges."""
-    return Candidates(ends, ends.trained.words, ends.trained.targets)
+def by_degree(pool: NodePool) -> Candidates:
+    """Return the targets of all training edges: a node's probability grows with its in-degree."""
+    return Candidates(pool, pool.trained.words, pool.trained.targets)
 
 
 class ByRelation(WrongEnds):
-    """The nodes that are a target of some trained edge of the same relation, equally likely."""
+    """Draws uniformly from the targets of the training edges of the same relation."""
 
     @collective
-    def __init__(self, ends: NodePool) -> None:
+    def __init__(self, pool: NodePool) -> None:
         self._targets = []
-        for relation in range(ends.num_relations):
-            of_it = ends.trained.relations == relation
-            rows = np.unique(ends.trained.targets[of_it])
-            keys = ends.ids[ends.row_map.to_local(rows)]
-            self._targets.append(Candidates(ends, keys, rows))
+        for relation in range(pool.num_relations):
+            in_relation = pool.trained.relations == relation
+            rows = np.unique(pool.trained.targets[in_relation])
+            keys = pool.ids[pool.row_map.to_local(rows)]
+            self._targets.append(Candidates(pool, keys, rows))
 
     @collective
     @override
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         rows = np.empty((len(edges), count), np.int64)
         for relation, targets in enumerate(self._targets):
-            of_it = edges.relations == relation
-            rows[of_it] = targets.draw(edges[of_it], count, seeds)
+            in_relation = edges.relations == relation
+            rows[in_relation] = targets.draw(edges[in_relation], count, seeds)
         return rows
 
 
 class InBatch(WrongEnds):
-    """The targets of the other edges of a batch; batches of ``count + 1`` are drawn anew each time.
+    """Takes the targets of the other edges of a batch; each call draws batches of ``count + 1``.
 
-    The rows that scores need are then those of the edges themselves, of whatever type.
+    Scores then need no rows but those of the edges themselves. Node types are ignored.
     """
 
-    def __init__(self, ends: NodePool) -> None:
-        self._layer = ends.layer
+    def __init__(self, pool: NodePool) -> None:
+        self._layer = pool.layer
 
     @collective
     @override
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         words = mixed(edges.words, *seeds).view(np.int64)
         order = Numbered(self._layer, words, edges.targets)
-        # Where there are fewer edges, as in the last step of an epoch, the others come again.
+        # With fewer edges, as in the last step of an epoch, targets are used repeatedly.
         size = min(count + 1, max(len(order), 2))
         first, index = np.divmod(order.numbers, size)
         partners = (index[:, None] + 1 + np.arange(count) % (size - 1)) % size
-        # The last batch may be short: its edges go on with the first ones.
+        # The last batch may be short: it is filled up with the first edges.
         return order.at((first[:, None] * size + partners) % max(len(order), 1))
 
 
@@ -175,4 +175,4 @@ NEGATIVES: Mapping[str, Callable[[NodePool], WrongEnds]] = {
     "relation": ByRelation,
     "batch": InBatch,
 }
-"""``links.negatives`` -> what makes the way to draw."""
+"""Maps ``links.negatives`` to a constructor of `WrongEnds`."""

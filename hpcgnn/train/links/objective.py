@@ -1,4 +1,4 @@
-"""Links between nodes are predicted: edges that the graph is read without."""
+"""The objective of link prediction: score edges that are hidden from the graph."""
 
 import dataclasses
 from typing import Any, ClassVar, Self
@@ -54,7 +54,7 @@ from hpcgnn.train.sources.source import StepData
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LinkFacts(GraphFacts):
-    """Sizes of a graph whose edges are predicted; `num_classes` is the width of embeddings."""
+    """Facts of a graph whose edges are predicted; `num_classes` is the width of embeddings."""
 
     @property
     @override
@@ -63,20 +63,20 @@ class LinkFacts(GraphFacts):
 
 
 class LinkObjective(SingleObjective):
-    """Edges that the graph is read without, told from wrong ones.
+    """Learns to tell edges that are hidden from the graph from negatives.
 
-    `graph` is the share of this rank, without the shares of `links`.
+    `graph` is this rank's share, without the edges in the shares of `links`.
     """
 
     lacks: ClassVar[Reasons] = {
-        Trait.SOME_EDGES: "edges are what it predicts",
+        Trait.SOME_EDGES: "it predicts the edges themselves",
         Trait.ACTIVE_SETS: "its pairs may have any node",
         Trait.CLASSES: "it predicts no classes",
         Trait.NUMBERS: "it predicts edges",
         Trait.LABELLED_NODES: "it reads no labels",
         Trait.SEVERAL_LABELS: "it reads no labels",
         Trait.NODE_SPLITS: "its splits are of edges",
-        Trait.PLANNED_FROM_DEGREES: "its pairs are counted in the graph only",
+        Trait.PLANNED_FROM_DEGREES: "its pairs can only be counted in the graph",
         Trait.PROGRAMS: "it reads one graph",
         Trait.FIELDS: "it predicts edges",
         Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
@@ -108,7 +108,6 @@ class LinkObjective(SingleObjective):
     @collective
     @override
     def draw(cls, context: Context) -> tuple[Links, HiddenEdges | None]:
-        # The edges to predict are taken out of the graph.
         with StoredRows.opened(context, cls.reads.fields) as stored:
             links, hidden = deal_links(stored)
         counts = _count(context.grid, links)
@@ -145,7 +144,7 @@ class LinkObjective(SingleObjective):
     @collective
     @override
     def judge(self, model: LinkModel, outputs: Tensor) -> Evaluation:
-        # Loss, MRR, Hits@k and AUC of the tested edges over all ranks.
+        # Loss, MRR, Hits@k and AUC of the validation and test edges over all ranks.
         values: dict[str, float] = {}
         for name, tested in self.pairs.tested.items():
             scores = self.score(model, outputs, tested.pairs)
@@ -157,14 +156,14 @@ class LinkObjective(SingleObjective):
         return Evaluation(values, self.facts.metric)
 
     def _scores(
-        self, model: LinkModel, rows: AskedRows, pairs: Pairs, some: slice = slice(None)
+        self, model: LinkModel, rows: AskedRows, pairs: Pairs, chunk: slice = slice(None)
     ) -> tuple[Tensor, Tensor]:
-        """Return scores (e,) of edges, whose places are among `rows`, and (e, K) of wrong ends."""
-        wrong = pairs.wrong[some]
-        places = pairs.sources[some], pairs.targets[some], wrong.reshape(-1)
-        sources, targets, flat = rows.at(*places)
-        relations = self.graph.device.tensor(pairs.relations[some])
-        wrong_EKH = flat.view(*wrong.shape, flat.shape[1])
+        """Return scores (e,) of a chunk of edges, and (e, K) of their negatives, from `rows`."""
+        wrong = pairs.wrong[chunk]
+        columns = pairs.sources[chunk], pairs.targets[chunk], wrong.reshape(-1)
+        sources, targets, wrong_rows = rows.at(*columns)
+        relations = self.graph.device.tensor(pairs.relations[chunk])
+        wrong_EKH = wrong_rows.view(*wrong.shape, wrong_rows.shape[1])
         scores_E = model.scorer(sources, targets, relations)
         return scores_E, model.scorer(sources[:, None], wrong_EKH, relations[:, None])
 
@@ -183,52 +182,52 @@ class LinkObjective(SingleObjective):
 
     @collective
     def score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
-        """Return the scores, of blocks of edges whose rows fit into memory."""
+        """Return the scores of pairs, computed in blocks that fit into memory."""
         rows = AskedRows.of(embeddings, pairs.request, self.graph.products.trace)
         num_edges, count = pairs.wrong.shape
         step = max(1, BLOCK_BYTES // max(1, 8 * max(1, count) * embeddings.shape[1]))
-        edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
+        edge_scores, wrong_scores = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
             chunk = slice(start, start + step)
             scores = self._scores(model, rows, pairs, chunk)
-            edges[chunk], wrong[chunk] = (part.cpu().numpy() for part in scores)
-        return LinkScores.of(self.grid, edges, wrong, self.config.train.dtype)
+            edge_scores[chunk], wrong_scores[chunk] = (part.cpu().numpy() for part in scores)
+        return LinkScores.of(self.grid, edge_scores, wrong_scores, self.config.train.dtype)
 
     @property
     def relations(self) -> tuple[str, ...]:
-        """The names of the relations that are predicted."""
+        """The names of the predicted relations."""
         return self.links.names
 
     @torch.no_grad()
     @collective
     def of_pairs(self, model: LinkModel, pairs: AskedPairs, rule: LabelRule) -> NodeRows:
-        """Return this rank's share of the pairs, in their order, with scores (m,), float32.
+        """Return this rank's share of the pairs, in their order, with scores (m,) float32.
 
-        Ids are those of the pairs (m, 3). Raises `CollectiveInputError` where a node is not there.
+        The ids are those of the pairs (m, 3). Raises `CollectiveInputError` if a node is unknown.
         """
         ids, row_map = pairs.ids, self.graph.row_map
         share = share_of(self.grid, len(pairs))
         sources, targets = (find_rows(self.graph, ids[:, end])[share] for end in (0, 1))
         edges = LinkEdges(sources, targets, ids[share, 2], np.zeros_like(sources))
-        no_wrong = np.empty((len(edges), 0), np.int64)
-        needed = Pairs.of(edges, no_wrong, row_map.num_rows).asked(self.grid.layer, row_map)
+        no_negatives = np.empty((len(edges), 0), np.int64)
+        needed = Pairs.of(edges, no_negatives, row_map.num_rows).asked(self.grid.layer, row_map)
         embeddings = model.embed(self.graph.view, self.graph.features)
         scores = self.score(model, embeddings, needed).edges
         return NodeRows(ids[share], scores.astype(np.float32))
 
     @collective
     def _loss(self, scores: LinkScores) -> float:
-        """Return the mean over the edges of all ranks."""
+        """Return the mean loss over the edges of all ranks."""
         loss = LINK_LOSSES[self._options.loss]
         edges, wrong = torch.from_numpy(scores.edges), torch.from_numpy(scores.wrong)
         loss_here = float(loss(edges, wrong, self._options.margin))
-        # Of those that are judged: a rehearsed rank may own none of the edges that it judges.
+        # Count the scored edges: a rank rehearsed alone may own none of the edges that it scores.
         total, count = self.grid.layer.allreduce(np.array([loss_here, len(edges)]))
         return float(total / count)
 
 
 def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
-    """Return the facts with embeddings in place of classes."""
+    """Return the facts with the embeddings' width in place of the number of classes."""
     embedded = facts.with_embeddings(config.links.width or config.model.hidden)
     content: dict[str, Any] = {**vars(embedded)}
     return LinkFacts(**content | {"directions": "" if facts.directed else "hashed"})
@@ -236,7 +235,7 @@ def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
 
 @collective
 def _count(grid: ProcessGrid, links: Links) -> dict[str, int]:
-    """Return how many edges each share has, of all ranks."""
+    """Return the number of edges of each share over all ranks."""
     return {name: int(grid.layer.allreduce(len(links.shares[name]))) for name in SHARES}
 
 
@@ -245,13 +244,13 @@ def _fault(config: Config, counts: dict[str, int]) -> InputError | None:
         return InputError(
             f"{config.graph.store}: no edge to train on among links.relations; raise links.train"
         )
-    links, most = config.links, counts["train"]
+    links, size = config.links, counts["train"]
     if links.sampled and config.sampling.sampler == "neighbour":
-        most = min(most, config.sampling.budget)
-    if links.negatives == "batch" and links.num_negatives >= most:
+        size = min(size, config.sampling.budget)
+    if links.negatives == "batch" and links.num_negatives >= size:
         return InputError(
-            f"links.num_negatives = {links.num_negatives}: a batch has {most} edges, so that there "
-            f"are {most - 1} other targets; give at most that, or other links.negatives"
+            f"links.num_negatives = {links.num_negatives}: a batch has {size} edges, so that there "
+            f"are {size - 1} other targets; give at most that, or other links.negatives"
         )
     lacks = "no edge chooses the model"
     return patience_fault(config.train, counts["valid"], lacks, "raise links.valid")

@@ -1,4 +1,4 @@
-"""The pairs that a rank scores: new ones in each epoch, and tested ones that stay."""
+"""The pairs that a rank scores: training pairs, new in each epoch, and fixed evaluation pairs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,17 +27,17 @@ from hpcgnn.train.sources.source import (
 )
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
-# No epoch and no step has it: what tested edges are ranked against stays.
+# Seed of the fixed negatives of validation and test edges; no epoch or step has this number.
 _TESTED = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Edges with wrong ends, by their places among the rows that their scores are made of.
+    """Edges with negatives, as positions among the rows that their scores are computed from.
 
-    `rows` are increasing int64 global rows, `sources` and `targets` (E,) int32 places among them,
-    `wrong` (E, K) int32 those of the wrong ends, which stand for the targets, `relations` (E,)
-    int64. `request` is of these rows; None where this rank has all of them, in order.
+    `rows` are ascending int64 global rows, `sources` and `targets` (E,) int32 positions among them,
+    `wrong` (E, K) int32 those of negatives that replace the targets, and `relations` (E,) int64.
+    `request` fetches these rows; None if this rank has all of them, in order.
     """
 
     rows: GlobalIndices
@@ -49,7 +49,7 @@ class Pairs:
 
     @classmethod
     def of(cls, edges: LinkEdges, wrong: GlobalIndices, num_rows: int) -> "Pairs":
-        """Return the places of edges with wrong ends (E, K), global rows below `num_rows`."""
+        """Return the pairs of edges and their negatives (E, K), global rows below `num_rows`."""
         nodes = np.concatenate([edges.sources, edges.targets, wrong.reshape(-1)])
         rows = distinct(nodes, num_rows)
         positions = numbered(rows, np.arange(len(rows), dtype=np.int32), nodes)
@@ -58,20 +58,20 @@ class Pairs:
 
     @classmethod
     def side_by_side(cls, pieces: Sequence["Pairs"]) -> "Pairs":
-        """Return pieces whose rows stand one behind the other, without a request."""
-        before = np.cumsum([0, *(len(piece.rows) for piece in pieces[:-1])]).astype(np.int32)
-        placed = list(zip(pieces, before, strict=True))
+        """Return the concatenation of pieces and of their rows, without a request."""
+        offsets = np.cumsum([0, *(len(piece.rows) for piece in pieces[:-1])]).astype(np.int32)
+        placed = list(zip(pieces, offsets, strict=True))
         return cls(
             np.concatenate([piece.rows for piece in pieces]),
-            np.concatenate([piece.sources + b for piece, b in placed]),
-            np.concatenate([piece.targets + b for piece, b in placed]),
-            np.concatenate([piece.wrong + b for piece, b in placed]),
+            np.concatenate([piece.sources + offset for piece, offset in placed]),
+            np.concatenate([piece.targets + offset for piece, offset in placed]),
+            np.concatenate([piece.wrong + offset for piece, offset in placed]),
             np.concatenate([piece.relations for piece in pieces]),
         )
 
     @collective
     def asked(self, layer: Communicator, row_map: RowMap) -> "Pairs":
-        """Ask the owners of the rows."""
+        """Return these pairs with a request for their rows."""
         return replace(self, request=RowRequest.make(layer, row_map, self.rows))
 
     def __len__(self) -> int:
@@ -80,9 +80,9 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Tested:
-    """Edges that this rank ranks; all ranks have about equally many.
+    """Validation or test edges that this rank ranks; all ranks have about equally many.
 
-    `known` are the targets of their sources; None where they are ranked among their wrong ends.
+    `known` holds the known targets of their sources; None if edges are ranked among negatives only.
     """
 
     edges: LinkEdges
@@ -91,16 +91,16 @@ class Tested:
 
 
 class PairSource(Protocol):
-    """Gives the pairs of a rank."""
+    """Provides the pairs that a rank scores."""
 
     tested: Mapping[str, Tested]
 
     def trained(self, seed: int, epoch: int) -> Pairs:
-        """Return the pairs of an epoch; collective."""
+        """Return the training pairs of an epoch; collective."""
 
 
 class DrawnPairs:
-    """The pairs of this rank's edges, drawn over all ranks, by original `ids` (num_local,)."""
+    """The pairs of this rank's edges; negatives are drawn by original `ids` (num_local,)."""
 
     @collective
     def __init__(
@@ -119,17 +119,17 @@ class DrawnPairs:
 
     @collective
     def wrong(self, seed: int, epoch: int) -> GlobalIndices:
-        """Return (E, K) the wrong ends of the trained edges of this rank in an epoch."""
+        """Return the negatives (E, K) of this rank's training edges in an epoch."""
         return self._wrong_ends.draw(self._edges, self._options.num_negatives, (seed, epoch))
 
     @collective
     def trained(self, seed: int, epoch: int) -> Pairs:
-        """Return the pairs of an epoch."""
+        """Return the training pairs of an epoch."""
         return self._pairs(self._edges, self.wrong(seed, epoch))
 
     @collective
     def _test(self, links: Links, name: str) -> Tested:
-        # Ranks that own popular targets would have most of the work.
+        # Spread the edges: ranks that own popular targets would have most of the work.
         edges = links.shares[name].spread(self._grid.layer)
         seeds = (self._options.split_seed, _TESTED)
         wrong, known_targets = self._nodes.draw(edges, self._options.ranked, seeds), None
@@ -145,9 +145,9 @@ class DrawnPairs:
 
 @collective
 def share_edges(grid: ProcessGrid, links: Links) -> LinkEdges:
-    """Return the edges to train on of all ranks, by their words: in one order for all partitions.
+    """Return the training edges of all ranks, on each rank.
 
-    Each rank holds them.
+    They are sorted by their words, so that the order is the same for all partitions.
     """
     training_edges = links.shares["train"]
     names = ("sources", "targets", "relations", "words")
@@ -160,18 +160,18 @@ def share_edges(grid: ProcessGrid, links: Links) -> LinkEdges:
 def enclosed(
     sources: GlobalIndices, starts: GlobalIndices, nodes: LocalIndices
 ) -> tuple[GlobalIndices, GlobalIndices, GlobalIndices]:
-    """Return the numbers of edges between some nodes, and the places of their ends among these.
+    """Return the numbers of the edges between some nodes, and the positions of their ends in these.
 
-    `sources` are of all edges, target after target; those of a target begin at its `starts`.
+    `sources` are those of all edges, grouped by target; a target's edges begin at its `starts`.
     """
     numbers = row_positions(starts, nodes)
-    near, inside = found_among(nodes, sources[numbers])
+    sources_inside, inside = found_among(nodes, sources[numbers])
     targets = np.repeat(np.arange(len(nodes)), starts[nodes + 1] - starts[nodes])
-    return numbers[inside], near[inside], targets[inside]
+    return numbers[inside], sources_inside[inside], targets[inside]
 
 
 class BatchedLinks(BatchExamples):
-    """The edges to train on, of which a batch is some with wrong ends."""
+    """Batches of training edges with negatives."""
 
     unit = "edges"
 
@@ -180,7 +180,7 @@ class BatchedLinks(BatchExamples):
     ) -> None:
         self._edges, self._options = share_edges(grid, links), options
         self._num_nodes = graph.edges.num_nodes
-        # Every rank draws the wrong ends of whole batches by itself: no matter how many there are.
+        # Each rank draws the negatives of whole batches alone, whatever the number of ranks.
         row_map = RowMap(np.array([0, self._num_nodes], np.int64), 0)
         alone, num_relations = grid.alone(), len(links.names)
         ends = NodePool(
@@ -204,10 +204,10 @@ class BatchedLinks(BatchExamples):
 
 
 class PairExamples(Examples):
-    """The edges to train on, of this rank's share; `num_train` counts those of all ranks.
+    """The training edges of this rank as examples; `num_train` counts those of all ranks.
 
-    `trained` gives the targets of an epoch by seed and epoch; `batched` and `enclosed` those of a
-    graph that is sampled, and may be collective.
+    `trained` returns the targets of an epoch from seed and epoch; `batched` and `enclosed` make
+    the examples of a sampled graph, and may be collective.
     """
 
     trains = None
@@ -231,7 +231,7 @@ class PairExamples(Examples):
     @collective
     @override
     def on_whole(self, seed: int, epoch: int) -> WholeTargets:
-        # Plans rehearse a rank alone, which may have none.
+        # A plan rehearses one rank alone, which may have no edges.
         return WholeTargets(None, self._trained(seed, epoch), max(self.num_train, 1))
 
     @collective
@@ -246,7 +246,7 @@ class PairExamples(Examples):
 
 
 class EnclosedLinks(SubgraphExamples):
-    """The edges to train on with both ends in a subgraph, and wrong ends in it."""
+    """The training edges with both ends in a subgraph, and negatives from it."""
 
     def __init__(
         self, grid: ProcessGrid, graph: SampledGraph, links: Links, options: LinksConfig
@@ -262,33 +262,33 @@ class EnclosedLinks(SubgraphExamples):
     def inside(
         self, subgraphs: Sequence[Subgraph], nodes: LocalIndices, seeds: tuple[int, int]
     ) -> tuple[None, Pairs]:
-        parts, before = [self._within(np.zeros(0, np.int32), 0, (*seeds, 0))], 0
+        parts, num_before = [self._within(np.zeros(0, np.int32), 0, (*seeds, 0))], 0
         for subgraph in subgraphs:
-            parts.append(self._within(subgraph.nodes, before, (*seeds, subgraph.number)))
-            before += len(subgraph.nodes)
+            parts.append(self._within(subgraph.nodes, num_before, (*seeds, subgraph.number)))
+            num_before += len(subgraph.nodes)
         sources, targets, wrong, relations = (np.concatenate(p) for p in zip(*parts, strict=True))
-        return None, Pairs(np.arange(before), sources, targets, wrong, relations)
+        return None, Pairs(np.arange(num_before), sources, targets, wrong, relations)
 
     def _within(
-        self, nodes: LocalIndices, before: int, seeds: tuple[int, ...]
+        self, nodes: LocalIndices, num_before: int, seeds: tuple[int, ...]
     ) -> tuple[LocalIndices, LocalIndices, LocalIndices, GlobalIndices]:
-        """Return sources, targets, wrong ends and relations of a subgraph's edges.
+        """Return sources, targets, negatives and relations of a subgraph's edges.
 
-        Ends are places behind `before` rows.
+        Nodes are positions in the subgraph plus `num_before`.
         """
         inside, sources, targets = enclosed(self._edges.sources, self._starts, nodes)
         edges = self._edges[inside]
         words = mixed(edges.words[:, None], *seeds, np.arange(self._count)[None, :])
-        # Of the type of the target, which is one of them.
+        # Draw among the subgraph's nodes of the target's type, the target included.
         kinds = self._types[nodes]
-        of_kinds = np.argsort(kinds, kind="stable")
+        by_kind = np.argsort(kinds, kind="stable")
         first, last = (
-            np.searchsorted(kinds[of_kinds], kinds[targets], side)[:, None]
+            np.searchsorted(kinds[by_kind], kinds[targets], side)[:, None]
             for side in ("left", "right")
         )
         nth = (uniform(words) * (last - first)).astype(np.int64)
-        wrong = of_kinds[np.minimum(first + nth, last - 1)]
+        wrong = by_kind[np.minimum(first + nth, last - 1)]
         from_row, to_row, wrong_row = (
-            (positions + before).astype(np.int32) for positions in (sources, targets, wrong)
+            (positions + num_before).astype(np.int32) for positions in (sources, targets, wrong)
         )
         return from_row, to_row, wrong_row, edges.relations

@@ -1,4 +1,4 @@
-"""What a trained model says of nodes whose links are predicted: the best targets."""
+"""Predictions of trained link models: the best targets of each source."""
 
 from dataclasses import replace
 
@@ -25,12 +25,12 @@ from hpcgnn.typing import GlobalIndices
 
 @collective
 def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkObjective:
-    """Return the graph of another store than the run's: all its edges are aggregated over.
+    """Return the objective of a store other than the run's, with no edge hidden from the graph.
 
-    Raises `CollectiveInputError` when it does not fit the model.
+    Raises `CollectiveInputError` if the store does not fit the model.
     """
     graph, config = load_saved_graph(grid, saved, TraceRecorder.off()), saved.config
-    # Nothing is drawn but what no edge is ranked against.
+    # No edge is trained on or ranked: negatives are set up, but never used.
     options = replace(config.links, negatives="uniform")
     with agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
@@ -53,12 +53,12 @@ def best_targets(
 ) -> NodeRows:
     """Return the targets with the largest scores for each source of this rank's share.
 
-    Sources come in the order of the request, the targets of each from best to worst. A source
-    is never its own target. Targets are of the node types that edges of the relation lead to from
-    the source's type; where the relation has no edge, of any.
+    Sources keep the order of the request; the targets of each are sorted from best to worst. A
+    source is never its own target. Targets have the node types that the relation's edges lead to
+    from the source's type, or any type if the relation has no edge.
 
-    `source_ids` (m,) are original ids, equal on all ranks; None: all nodes, by increasing id. A
-    source gets `count` targets, where there are so many; `with_known` targets of known edges count.
+    `source_ids` (m,) are original ids, equal on all ranks; None for all nodes in ascending order. A
+    source gets at most `count` targets; `with_known` allows targets of known edges.
     """
     grid, graph = task.grid, task.graph
     row_map, ids = graph.row_map, graph.products.node_ids
@@ -74,20 +74,20 @@ def best_targets(
     best = torch.full((len(rows), count), -torch.inf, dtype=embeddings.dtype)
     top_targets = torch.full((len(rows), count), -1, dtype=torch.int64)
     for block in score_all(grid, row_map, embeddings, model.scorer, queries):
-        some, scores = block.queries, block.scores
-        block.set_aside(rows[some])
+        chunk, scores = block.queries, block.scores
+        block.set_aside(rows[chunk])
         if types is not None and joined is not None:
-            block.keep(joined[types[rows[some]]][:, types[block.rows]])
+            block.keep(joined[types[rows[chunk]]][:, types[block.rows]])
         if known_targets is not None:
-            scores[known_targets.between(some, block.first, scores.shape[1])] = -np.inf
-        both = torch.cat([best[some], torch.from_numpy(scores)], dim=1)
-        best[some], best_columns = both.topk(count, dim=1)
-        numbers = torch.arange(block.first, block.first + scores.shape[1])
-        candidates = torch.cat([top_targets[some], numbers.expand(len(scores), -1)], dim=1)
-        top_targets[some] = candidates.gather(1, best_columns)
+            scores[known_targets.between(chunk, block.first, scores.shape[1])] = -np.inf
+        joint_scores = torch.cat([best[chunk], torch.from_numpy(scores)], dim=1)
+        best[chunk], best_columns = joint_scores.topk(count, dim=1)
+        block_rows = torch.arange(block.first, block.first + scores.shape[1])
+        candidates = torch.cat([top_targets[chunk], block_rows.expand(len(scores), -1)], dim=1)
+        top_targets[chunk] = candidates.gather(1, best_columns)
     exists = (best > -torch.inf).numpy()
     sources = np.repeat(rows, exists.sum(axis=1))
     from_ids = rows_of(grid.layer, row_map, sources, ids)
     to_ids = rows_of(grid.layer, row_map, top_targets.numpy()[exists], ids)
-    found = np.stack([from_ids, to_ids, np.full(len(sources), relation, np.int64)], axis=1)
-    return NodeRows(found, best.numpy()[exists].astype(np.float32))
+    ids_of_pairs = np.stack([from_ids, to_ids, np.full(len(sources), relation, np.int64)], axis=1)
+    return NodeRows(ids_of_pairs, best.numpy()[exists].astype(np.float32))

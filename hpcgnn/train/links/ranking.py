@@ -1,4 +1,4 @@
-"""Ranking of tested edges: targets to compare with, their scores, MRR, Hits@k and AUC.
+"""Rank validation and test edges: candidate targets, their scores, MRR, Hits@k and AUC.
 
 Shape suffixes: Q queries of this rank, B nodes of a piece, H width of the embeddings.
 """
@@ -29,14 +29,14 @@ from hpcgnn.train.links.edges import LinkEdges, Links
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 
 BLOCK_BYTES = 64 << 20
-"""Bound of a block of scores, and of a piece of embeddings."""
+"""The largest size in bytes of a block of scores, and of a piece of embeddings."""
 
 _PIECE_ROWS = 8192
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Sources, global rows (Q,) int64, and relations (Q,) int64 that targets are looked for."""
+    """Sources (Q,) int64, as global rows, and relations (Q,) int64 to find targets for."""
 
     rows: GlobalIndices
     relations: GlobalIndices
@@ -49,7 +49,7 @@ class Queries:
 class KnownTargets:
     """The targets that queries have in the graph, in any share.
 
-    `groups` (Q,) int64 number the query among different ones; `keys` are increasing int64
+    `groups` (Q,) int64 number the distinct queries; `keys` are ascending int64
     ``group · num_rows + target``.
     """
 
@@ -62,7 +62,7 @@ class KnownTargets:
     def of(
         cls, grid: ProcessGrid, row_map: RowMap, links: Links, queries: Queries
     ) -> "KnownTargets":
-        """Ask the ranks for them."""
+        """Fetch the known targets from the ranks that own the sources."""
         all_edges = links.every
         ends = [all_edges.sources, all_edges.targets, all_edges.relations]
         if links.both_ways:
@@ -83,13 +83,13 @@ class KnownTargets:
         keys = np.sort(positions[is_queried] * row_map.num_rows + targets[is_queried])
         return cls(numbers.astype(np.int64), keys, row_map.num_rows)
 
-    def between(self, some: slice, first: int, count: int) -> tuple[GlobalIndices, GlobalIndices]:
-        """Return the known targets of some queries among rows ``first .. first + count``.
+    def between(self, chunk: slice, first: int, count: int) -> tuple[GlobalIndices, GlobalIndices]:
+        """Return the known targets of a chunk of queries among rows ``first .. first + count``.
 
-        Each is told by two numbers (m,) int64: the query among the chosen ones, and the row behind
+        They are given as two arrays (m,) int64: the index among these queries, and the row minus
         `first`.
         """
-        low = self.groups[some] * self.num_rows + first
+        low = self.groups[chunk] * self.num_rows + first
         start, stop = np.searchsorted(self.keys, low), np.searchsorted(self.keys, low + count)
         lengths = stop - start
         query_of = np.repeat(np.arange(len(low)), lengths)
@@ -98,7 +98,7 @@ class KnownTargets:
 
 @dataclass(frozen=True, eq=False)
 class ScoreBlock:
-    """Scores (q, B) of some queries of this rank and a piece of the nodes, from row `first` on."""
+    """Scores (q, B) of some queries of this rank for a piece of the nodes, starting at `first`."""
 
     queries: slice
     first: int
@@ -110,11 +110,11 @@ class ScoreBlock:
         return slice(self.first, self.first + self.scores.shape[1])
 
     def keep(self, mask: Mask) -> None:
-        """Give all but the chosen (q, B) the lowest score of all."""
+        """Set the scores outside a mask (q, B) to minus infinity."""
         self.scores[~mask] = -np.inf
 
     def set_aside(self, rows: GlobalIndices) -> None:
-        """Give the node (q,) of each query, a global row, the lowest score of all."""
+        """Set the score of one node per query, a global row of `rows` (q,), to minus infinity."""
         columns = rows - self.first
         inside = np.flatnonzero((columns >= 0) & (columns < self.scores.shape[1]))
         self.scores[inside, columns[inside]] = -np.inf
@@ -125,10 +125,10 @@ class ScoreBlock:
 def score_all(
     grid: ProcessGrid, row_map: RowMap, embeddings: Tensor, scorer: Scorer, queries: Queries
 ) -> Iterator[ScoreBlock]:
-    """Yield the scores of this rank's queries and all nodes; ranks iterate to the end together.
+    """Yield the scores of this rank's queries for all nodes; all ranks must iterate to the end.
 
-    Every rank sees the embeddings of all nodes, a piece at a time. `embeddings` (num_local, H) are
-    of this rank's nodes, and the scorer is equal on all ranks.
+    Each rank receives the embeddings of all nodes, one piece at a time. `embeddings` (num_local, H)
+    are those of this rank's nodes; the scorer is equal on all ranks.
     """
     requested, inverse = np.unique(queries.rows, return_inverse=True)
     request, local = RowRequest.make(grid.layer, row_map, requested), embeddings.cpu().numpy()
@@ -147,7 +147,7 @@ def score_all(
 def _pieces(
     grid: ProcessGrid, row_map: RowMap, embeddings: FloatArray
 ) -> Iterator[tuple[int, FloatArray]]:
-    """Yield the rows of all ranks in order with the number of their first one; collective."""
+    """Yield pieces of the rows of all ranks, in order, with their first global row; collective."""
     row_bytes = embeddings.itemsize * max(1, embeddings.shape[1])
     step = max(1, min(_PIECE_ROWS, BLOCK_BYTES // row_bytes))
     for owner in range(row_map.num_blocks):
@@ -170,9 +170,9 @@ _STEPS: Mapping[str, float] = {"float32": 2.0**-18, "float64": 2.0**-32}
 
 @dataclass(frozen=True, eq=False)
 class LinkScores:
-    """Scores, float64, of the edges (E,) of a rank and of their wrong ends (E, K).
+    """Float64 scores of the edges (E,) of a rank and of their negatives (E, K).
 
-    Scores that differ by less than half of `step`, the same on all ranks, count as equal.
+    Scores that differ by less than half of `step`, which is the same on all ranks, count as equal.
     """
 
     edges: FloatArray
@@ -186,8 +186,8 @@ class LinkScores:
     ) -> "LinkScores":
         """Return the scores, computed in `dtype` (float32 or float64), with their step.
 
-        Nodes with equal inputs tie; the last bits of their scores depend on which rank computed
-        them, and so would metrics.
+        Nodes with equal inputs should tie, but the last bits of their scores depend on the rank
+        that computed them. The step keeps metrics independent of that.
         """
         largest = np.array([max(np.abs(scores).max(initial=0) for scores in (edges, wrong))])
         allreduce_max(grid.layer, largest)
@@ -196,18 +196,18 @@ class LinkScores:
 
     @property
     def bounds(self) -> tuple[FloatArray, FloatArray]:
-        """(E,) the lowest and the highest score that equals that of each edge."""
+        """The lowest and the highest scores (E,) that count as equal to those of the edges."""
         return self.edges - self.step / 2, self.edges + self.step / 2
 
     def ranks(self) -> FloatArray:
-        """Return (E,) the rank of each edge among its wrong ends; see `rank_metrics`."""
+        """Return the rank (E,) of each edge among its negatives; see `rank_metrics`."""
         low, high = self.bounds
         larger = (self.wrong > high[:, None]).sum(axis=1)
         return _rank(larger, (self.wrong >= low[:, None]).sum(axis=1))
 
 
 def _rank(larger: Array, not_lower: Array) -> FloatArray:
-    """Return ranks from counts of larger scores, and of larger and equal ones."""
+    """Return ranks from the numbers of larger scores, and of larger or equal scores."""
     return 1 + (larger + not_lower) / 2
 
 
@@ -215,8 +215,8 @@ def _rank(larger: Array, not_lower: Array) -> FloatArray:
 class LinkRanks:
     """Ranks (E,) float64 of the edges of a rank among all nodes of the target's type.
 
-    `raw` is among all nodes but the two of the edge, `filtered` without the nodes that are known
-    targets of the source, too.
+    `raw` ranks among all nodes but the two of the edge; `filtered` also leaves out the known
+    targets of the source.
     """
 
     raw: FloatArray
@@ -233,14 +233,14 @@ def rank_among_all(
 ) -> LinkRanks:
     """Return the ranks of edges among all nodes of the target's type.
 
-    `blocks` are scores of the edges' sources and all nodes, `types` (num_rows,) uint8 the node
+    `blocks` are scores of the edges' sources for all nodes, `types` (num_rows,) uint8 the node
     types of all rows; None without types.
     """
     low, high = scores.bounds
     counts = np.zeros((2, 2, len(edges)), np.int64)
     for block in blocks:
         queries, block_scores = block.queries, block.scores
-        # No edge ends where it begins.
+        # Self loops are no candidates.
         block.set_aside(edges.sources[queries])
         block.set_aside(edges.targets[queries])
         if types is not None:
@@ -250,22 +250,22 @@ def rank_among_all(
         for (raw, filtered), bound, exceeds in zip(
             counts, (high[queries], low[queries]), (np.greater, np.greater_equal), strict=True
         ):
-            # Compared in the type of the scores.
+            # Compare in the dtype of the scores.
             bound = bound.astype(block_scores.dtype)
             number = np.count_nonzero(exceeds(block_scores, bound[:, None]), axis=1)
-            gone = exceeds(known_scores, bound[known_rows])
+            is_above = exceeds(known_scores, bound[known_rows])
             raw[queries] += number
-            filtered[queries] += number - np.bincount(known_rows[gone], minlength=len(number))
+            filtered[queries] += number - np.bincount(known_rows[is_above], minlength=len(number))
     (larger, larger_new), (not_lower, not_lower_new) = counts
     return LinkRanks(_rank(larger, not_lower), _rank(larger_new, not_lower_new))
 
 
 @collective
 def rank_metrics(grid: ProcessGrid, ranks: FloatArray) -> dict[str, float]:
-    """Return mrr and hitsK of the ranks (E,) of the edges of all ranks; empty without edges.
+    """Return mrr and hitsK from the ranks (E,) of the edges of all ranks; empty without edges.
 
-    The rank of an edge is one more than its wrong ends with larger scores, and half of those with
-    an equal one.
+    The rank of an edge is 1, plus the number of negatives with larger scores, plus half the number
+    with equal scores.
     """
     columns = torch.from_numpy(np.stack([1 / ranks, *(ranks <= k for k in HITS)], axis=1))
     *sums, count = arithmetic().sums_and_count(columns, grid.sum_over_blocks)
@@ -277,11 +277,11 @@ def rank_metrics(grid: ProcessGrid, ranks: FloatArray) -> dict[str, float]:
 
 @collective
 def area_under_curve(grid: ProcessGrid, scores: LinkScores) -> float:
-    """Return the chance that an edge's score exceeds that of a wrong end of any edge.
+    """Return the probability that an edge's score exceeds that of a negative of any edge.
 
-    Equals count half. The scores of all ranks are sorted, equals on one rank.
+    Ties count half. The scores are sorted over all ranks, with ties on one rank.
     """
-    # Whole numbers are equal for scores that rounding parts; those of edges become odd.
+    # Rounding to whole steps makes almost equal scores tie; the keys of edges become odd.
     whole = [np.round(values / scores.step) for values in (scores.edges, scores.wrong.reshape(-1))]
     keys = np.concatenate([values.astype(np.int64) for values in whole])
     owners = owners_in_order(grid.layer, keys)

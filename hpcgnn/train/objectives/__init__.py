@@ -1,1 +1,1 @@
-"""What is predicted: of nodes and whole graphs, of links, of programs."""
+"""The objective interface, and the objectives of nodes, whole graphs and several tasks."""

@@ -1,4 +1,4 @@
-"""What is predicted of nodes, or of whole graphs: a class, several labels, or numbers."""
+"""The objectives of nodes and of whole graphs: predict a class, several labels, or numbers."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -39,12 +39,12 @@ from hpcgnn.typing import Array, LocalIndices, Mask
 
 
 class LabelledRows(Examples):
-    """The labels and splits of a graph: which rows are trained on.
+    """The labels and splits of a graph's rows, as examples.
 
-    `labels` are (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype; of
-    numbers to predict (N, T) in it, scaled, NaN where missing. `split` is (N,) uint8. `train_rows`
-    (T,) int64 are the labelled training rows of this rank, `num_train` counts those of all ranks,
-    `num_valid` those to validate on.
+    `labels` are (N,) int64 classes with -1 for none, or in the training dtype (N, C) zeros and
+    ones, or (N, T) scaled numbers, NaN where missing. `split` is (N,) uint8. `train_rows` (T,)
+    int64 are the labelled training rows of this rank; `num_train` counts those of all ranks,
+    `num_valid` the labelled validation rows.
     """
 
     @collective
@@ -65,13 +65,13 @@ class LabelledRows(Examples):
 
     @cached_property
     def _train_labels(self) -> Tensor:
-        """The labels of the training rows; those of all rows where these are all."""
-        every = len(self.train_rows) == len(self.labels)
-        return self.labels if every else self.labels[self.train_rows]
+        """The labels of the training rows, without a copy if these are all rows."""
+        all_train = len(self.train_rows) == len(self.labels)
+        return self.labels if all_train else self.labels[self.train_rows]
 
     @property
+    @override
     def trains(self) -> Mask:
-        """(N,) whether a row is a labelled one of the training split."""
         mask = np.zeros(len(self.split), np.bool_)
         mask[self.train_rows.cpu().numpy()] = True
         return mask
@@ -84,7 +84,7 @@ class LabelledRows(Examples):
 
     @override
     def on_whole(self, seed: int, epoch: int) -> WholeTargets:
-        # Plans rehearse a rank alone, which may have none.
+        # A plan rehearses one rank alone, which may have no training rows.
         size = max(self.num_train, 1)
         return WholeTargets(self.train_rows, self._train_labels, size)
 
@@ -98,7 +98,7 @@ class LabelledRows(Examples):
 
 
 class LabelledNodes(BatchExamples, SubgraphExamples):
-    """The labelled nodes of a graph to sample, but for those whose labels an epoch shows."""
+    """The labelled nodes of a graph to sample, without those whose labels an epoch shows."""
 
     unit = "nodes"
 
@@ -151,14 +151,14 @@ def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
 
 
 _NODES: Reasons = {
-    Trait.PAIRS: "it says nothing of pairs of nodes",
-    Trait.FIELDS: "it predicts what nodes have once",
+    Trait.PAIRS: "it predicts no pairs of nodes",
+    Trait.FIELDS: "it predicts values without time",
     Trait.PROGRAMS: "it reads one graph, or many as one",
 }
 
 
 class NodeObjective(SingleObjective):
-    """Labels or numbers of nodes, or graphs, that the store or a file has; see `LabelledRows`."""
+    """Learns labels or numbers of nodes from the store or a file; see `LabelledRows`."""
 
     lacks: ClassVar[Reasons] = _NODES
     reads: ClassVar[Reading] = Reading(("features", "labels", "split"), label_nodes)
@@ -176,8 +176,8 @@ class NodeObjective(SingleObjective):
     @override
     def on(cls, graph: LocalGraph, config: Config, drawn: None) -> Self:
         objective = cls(graph, config)
-        known = objective.examples
-        raise_on_all(graph.grid.world, _fault(config, known.num_train, known.num_valid))
+        examples = objective.examples
+        raise_on_all(graph.grid.world, _fault(config, examples.num_train, examples.num_valid))
         return objective
 
     @override
@@ -203,13 +203,13 @@ class NodeObjective(SingleObjective):
         return self._score(outputs)
 
     @collective
+    @override
     def evaluate_kept(self, model: Callable[..., Tensor]) -> dict[str, Any]:
-        """Return the metrics of the corrected and smoothed predictions, where that is on."""
         smoother = self.graph.smoother
         if smoother is None:
             return {}
         smoothed = self._score(smoother(self.whole.outputs(model)))
-        # Of several tasks another one's may choose.
+        # With several tasks, the choosing metric may belong to another task.
         metric = self.config.train.metric
         metric = metric if f"valid_{metric}" in smoothed.values else self.metric
         means = {split: smoothed.values.get(f"{split}_{metric}") for split in ("valid", "test")}
@@ -222,14 +222,14 @@ class NodeObjective(SingleObjective):
 
 
 class GraphsObjective(NodeObjective):
-    """Classes, labels or numbers of whole graphs, of a store of many."""
+    """Learns classes, labels or numbers of whole graphs, from a store of many graphs."""
 
     reads: ClassVar[Reading] = Reading(("features", "labels", "split"), label_graphs)
     needs: ClassVar[frozenset[Trait]] = frozenset({Trait.TRAINED_STATISTICS, Trait.LAYER_VIEWS})
     lacks: ClassVar[Reasons] = {
         **_NODES,
         Trait.SOME_EDGES: "its splits are of whole graphs",
-        Trait.ONE_GRAPH: "what is of the nodes of one graph tells nothing of another",
+        Trait.ONE_GRAPH: "values of one graph's nodes tell nothing about another graph",
         Trait.LABELLED_NODES: "its labels are of whole graphs",
-        Trait.PLANNED_FROM_DEGREES: "its read-outs are counted in the graph only",
+        Trait.PLANNED_FROM_DEGREES: "its read-outs can only be counted in the graph",
     }

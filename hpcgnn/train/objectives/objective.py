@@ -1,4 +1,4 @@
-"""The interface of an objective: what is predicted, its loss, and how models are judged."""
+"""The interface of an objective: its targets, its loss, and how it evaluates models."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,27 +33,27 @@ StoreKind: TypeAlias = type[GraphStore] | type[InstanceStore]
 
 
 class About(Protocol):
-    """What an objective says of its data and of itself; nothing of it is collective."""
+    """An objective's reports on its data and itself; no method is collective."""
 
     def describe(self, threads: int) -> str:
-        """Return the line that says what is about to run."""
+        """Return the line that announces the run."""
 
     def remarks(self) -> list[str]:
-        """Return what in this rank's inputs is likely to be a mistake, a line each."""
+        """Return likely mistakes in this rank's inputs, one line each."""
         return []
 
     def details(self) -> dict[str, Any]:
         """Return this rank's sizes for the summary."""
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return keys of summary.json, from the details of all ranks."""
+        """Return entries of summary.json, from the details of all ranks."""
 
 
 class Objective(Protocol):
-    """What is predicted, by what loss it is learned, and how models are judged.
+    """Defines the targets of a run, their loss, and how models are evaluated.
 
-    `needs` and `lacks` are what it needs of other features of a run, and lacks for them, see
-    `hpcgnn.support`; `store` is the kind of store that it reads, and `about` says of itself.
+    `needs` and `lacks` are the traits that it requires of other features, and does not offer to
+    them, see `hpcgnn.support`; `store` is the type of store it reads, `about` reports on it.
     """
 
     needs: ClassVar[frozenset[Trait]]
@@ -64,15 +64,15 @@ class Objective(Protocol):
 
     @classmethod
     def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
-        """Read this rank's share, and its rows where the source asks for them; collective."""
+        """Read this rank's share, and its rows if the source needs them; collective."""
 
     @property
     def facts(self) -> Facts:
-        """What is trained on."""
+        """The facts about the training data."""
 
     @property
     def metric(self) -> str:
-        """The metric that models are chosen by, and that a run ends with."""
+        """The metric that models are chosen by and that a run reports."""
         return self.facts.metric
 
     def make_model(self, seed: int) -> TrainableModule:
@@ -88,15 +88,15 @@ class Objective(Protocol):
         """Return the metrics of `model` on all splits; collective."""
 
     def evaluate_kept(self, model: Any) -> dict[str, Any]:
-        """Return what an ended seed's line says beside its metrics; collective."""
+        """Return results of a finished seed's kept model beside its metrics; collective."""
         return {}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return what a checkpoint keeps beside the model, for predictions; not collective."""
+        """Return tensors that checkpoints keep for predictions; not collective."""
         return {}
 
     def state(self) -> Mapping[str, Any]:
-        """Return what a checkpoint's state, JSON, has beside `facts`; not collective."""
+        """Return entries of a checkpoint's JSON state beside `facts`; not collective."""
         return {}
 
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
@@ -106,7 +106,7 @@ class Objective(Protocol):
 class OnGraph(Objective, Protocol):
     """An objective on one graph of nodes.
 
-    `graph` is the share of this rank, without its rows; `reads` what it reads of the stored graph,
+    `graph` is the share of this rank, without its rows; `reads` tells what to read from the store,
     see `hpcgnn.graph.load.load_graph`.
     """
 
@@ -129,10 +129,10 @@ class OnGraph(Objective, Protocol):
 
 
 class GraphObjective(OnGraph, Protocol):
-    """An objective that learns of some nodes, edges or graphs of a graph.
+    """An objective that trains on some nodes, edges or graphs of one graph.
 
-    Models are judged on the view `whole`; `saves` is what a run that has ended writes of all nodes,
-    see `hpcgnn.train.full.predictions.infer`.
+    Models are evaluated on the view `whole`; `saves` names the predictions of all nodes that a
+    finished run writes, see `hpcgnn.train.full.predictions.infer`.
     """
 
     needs: ClassVar[frozenset[Trait]] = frozenset()
@@ -144,16 +144,16 @@ class GraphObjective(OnGraph, Protocol):
     @classmethod
     @collective
     def draw(cls, context: Context) -> tuple[Any, HiddenEdges | None]:
-        """Return what is predicted, as far as it is known before the graph is read.
+        """Return the targets, as far as they are known before the graph is read.
 
-        Also return the edges that the graph is to be read without, if any.
+        Also return the edges to hide when the graph is read, if any.
         """
         return None, None
 
     @classmethod
     @collective
     def on(cls, graph: LocalGraph, config: Config, drawn: Any) -> Self:
-        """Return the objective on a graph that was read without what `draw` has hidden."""
+        """Return the objective on a graph that was read without the edges hidden by `draw`."""
 
     @classmethod
     @collective
@@ -170,7 +170,7 @@ class GraphObjective(OnGraph, Protocol):
 
     @collective
     def loss_of(self, model: Any, outputs: Tensor, step: StepData) -> Tensor:
-        """Return this rank's share of the loss of what `model` said in a step."""
+        """Return this rank's share of the loss of the model's `outputs` in a step."""
 
     @torch.no_grad()
     @collective
@@ -180,12 +180,12 @@ class GraphObjective(OnGraph, Protocol):
 
     @collective
     def judge(self, model: Any, outputs: Tensor) -> Evaluation:
-        """Return the metrics of what `model` said of the whole graph, on all splits."""
+        """Return the metrics, on all splits, of the model's `outputs` for the whole graph."""
 
     @collective
     @override
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        # All seeds of the run have ended: this process may have trained others only.
+        # Read the model from disk: an earlier session may have trained this seed.
         with agree(self.grid.world):
             saved = open_saved_model(directory.path, seed)
         self.write(directory.predictions, saved, saved.model(self.grid, self.make_model))
@@ -194,13 +194,13 @@ class GraphObjective(OnGraph, Protocol):
     def write(self, path: Path, saved: SavedModel, model: Any) -> None:
         """Write the predictions of all nodes by a saved model.
 
-        Raises `CollectiveInputError` when the file cannot be written.
+        Raises `CollectiveInputError` if the file cannot be written.
         """
         save_rows(self.graph, model, path, saved, self.saves)
 
 
 class SingleObjective(GraphObjective, Protocol):
-    """An objective by itself: its graph may be sampled, and it may share an encoder with others."""
+    """One task: its graph may be sampled, and it may share an encoder with other tasks."""
 
     examples: Examples
 

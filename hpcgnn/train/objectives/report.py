@@ -1,4 +1,4 @@
-"""What objectives on one graph say of it: before a run, in its summary, and of likely mistakes."""
+"""Reports of objectives on one graph: the opening line, likely mistakes, summary entries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ from hpcgnn.nn import TypedRows
 from hpcgnn.train.kept_products import KeptProducts
 from hpcgnn.train.objectives.objective import About
 
-_LOOKED_AT = 4096
+_NUM_INSPECTED = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class GraphReport(About):
-    """What is said of a graph and how its rows move.
+    """Reports on a graph and the exchange of its rows.
 
-    `remark` stands behind the line that describes the run; `keys` are of the summary, beside those
-    of the graph.
+    `remark` is appended to the line that announces the run; `keys` are further entries of the
+    summary.
     """
 
     graph: LocalGraph
@@ -60,15 +60,16 @@ class GraphReport(About):
             f" (sparse: on rank 0 {features.matrix.nnz / max(1, features.numel()):.2%} are not 0)"
         )
 
+    @override
     def remarks(self) -> list[str]:
-        """Return the columns of features that drown others, by the first nodes of this rank."""
+        # Warn of feature columns that outweigh others, by this rank's first nodes.
         if self.config.graph.normalize_features != "none":
             return []
         features = self.graph.features
         tables = features.parts if isinstance(features, TypedRows) else (features,)
         notes = []
         for name, table in zip(self.graph.facts.type_names or ("",), tables, strict=True):
-            head = table[:_LOOKED_AT]
+            head = table[:_NUM_INSPECTED]
             rows = head.written_out() if isinstance(head, SparseFeatures) else head
             values = rows.float().cpu().numpy()
             if len(columns := far_columns(values)):
@@ -77,8 +78,7 @@ class GraphReport(About):
                 notes.append(
                     f"features{of_type}: column {columns[0] + 1} is about {size:.4g}, "
                     f"{len(columns)} of {values.shape[1]} columns outweigh others or what they "
-                    "differ by; "
-                    "graph.normalize_features=standard brings all to one scale"
+                    "differ by; graph.normalize_features=standard brings all to one scale"
                 )
         return notes
 

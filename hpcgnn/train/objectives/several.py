@@ -1,4 +1,4 @@
-"""Several objectives at once, on one encoder: labels of nodes and links, say, with weights."""
+"""Train several objectives with weights on one encoder, such as node labels and links."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
@@ -43,11 +43,11 @@ _OF_ONE = frozenset(
         Trait.PAIRS,
     }
 )
-"""What is there where one of the objectives has it."""
+"""Traits that a joint objective has if any of its objectives has them."""
 
 
 class SeveralExamples(WholeExamples):
-    """What all objectives train on."""
+    """The training examples of all objectives."""
 
     trains = None
 
@@ -58,17 +58,16 @@ class SeveralExamples(WholeExamples):
     @collective
     @override
     def on_whole(self, seed: int, epoch: int) -> WholeTargets:
-        # Of each objective its own, in their order.
         values = tuple(part.examples.on_whole(seed, epoch) for part in self._parts)
         return WholeTargets(None, values, self.num_train)
 
 
 class SeveralObjectives(GraphObjective):
-    """The sum of the losses of several objectives, with ``train.task_weights``; see `several`.
+    """Minimises the sum of several losses, weighted by ``train.task_weights``; see `several`.
 
-    All read the outputs of one encoder as embeddings of nodes. Their metrics begin with their names
-    in ``train.task``; models are chosen by that of the first, as a run of it alone chooses them.
-    `kinds` are the objectives by name, `parts` those of this rank.
+    All read the outputs of one encoder as node embeddings. Their metrics are prefixed with their
+    names in ``train.task``; models are chosen by the metric of the first, as in a run of it alone.
+    `kinds` are the classes of the objectives by name, `parts` the objectives of this rank.
     """
 
     kinds: ClassVar[Mapping[str, type[SingleObjective]]]
@@ -85,10 +84,10 @@ class SeveralObjectives(GraphObjective):
         self.parts, self._names = parts, tuple(parts)
         self._weights = config.train.task_weights or (1.0,) * len(parts)
         self.examples, self.whole = SeveralExamples(parts.values()), WholeView(self.graph)
-        said: list[Any] = [part.about for part in parts.values()]
-        remark = "".join(report.remark for report in said)
-        keys = dict(chain.from_iterable(report.keys.items() for report in said))
-        self.about = GraphReport(said[0].graph, config, remark=remark, keys=keys)
+        reports: list[Any] = [part.about for part in parts.values()]
+        remark = "".join(report.remark for report in reports)
+        keys = dict(chain.from_iterable(report.keys.items() for report in reports))
+        self.about = GraphReport(reports[0].graph, config, remark=remark, keys=keys)
 
     @classmethod
     @collective
@@ -98,8 +97,8 @@ class SeveralObjectives(GraphObjective):
             config = with_one_width(context.config)
         drawn, hidden = {}, None
         for name, kind in cls.kinds.items():
-            drawn[name], taken = kind.draw(replace(context, config=config))
-            hidden = taken if hidden is None else hidden
+            drawn[name], own_hidden = kind.draw(replace(context, config=config))
+            hidden = own_hidden if hidden is None else hidden
         return drawn, hidden
 
     @classmethod
@@ -134,12 +133,10 @@ class SeveralObjectives(GraphObjective):
     @override
     def loss_of(self, model: SeveralModel, outputs: Tensor, step: StepData) -> Tensor:
         loss = outputs.new_zeros(())
-        for (name, part), weight, of_part in zip(
-            self._items, self._weights, step.targets, strict=True
-        ):
-            own = model.parts[name]
-            targets = StepData(step.view, step.features, of_part.values, of_part.size, of_part.rows)
-            loss = loss + weight * part.loss_of(own, own.outputs(outputs), targets)
+        for (name, part), weight, own in zip(self._items, self._weights, step.targets, strict=True):
+            head = model.parts[name]
+            data = StepData(step.view, step.features, own.values, own.size, own.rows)
+            loss = loss + weight * part.loss_of(head, head.outputs(outputs), data)
         return loss
 
     @collective
@@ -155,7 +152,7 @@ class SeveralObjectives(GraphObjective):
                 split, _, metric = key.partition("_")
                 values[f"{split}_{name}_{metric}"] = value
             for split in SPLITS:
-                # A loss that one objective does not tell makes no sum.
+                # If one objective has no loss on a split, its sum is NaN and left out.
                 sums[split] += weight * evaluation.values.get(f"{split}_loss", np.nan)
         losses = {f"{split}_loss": loss for split, loss in sums.items() if np.isfinite(loss)}
         return Evaluation(values | losses, self.metric, "; ".join(constant))
@@ -163,16 +160,16 @@ class SeveralObjectives(GraphObjective):
     @collective
     @override
     def evaluate_kept(self, model: SeveralModel) -> dict[str, Any]:
-        said: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for name, part in self._items:
-            said |= part.evaluate_kept(model.parts[name])
-        return said
+            results |= part.evaluate_kept(model.parts[name])
+        return results
 
     @torch.no_grad()
     @collective
     @override
     def write(self, path: Path, saved: SavedModel, model: SeveralModel) -> None:
-        # The first one's file is where that of a run of it alone would be.
+        # The first objective's file has the name it would have in a run of it alone.
         for name, part in self._items:
             part_path = (
                 path if name == self._names[0] else path.with_suffix(f".{name}{path.suffix}")
@@ -185,7 +182,7 @@ class SeveralObjectives(GraphObjective):
 
 
 def several(kinds: Mapping[str, type[SingleObjective]]) -> type[SeveralObjectives]:
-    """Return the objective that joins some, by their names."""
+    """Return the class of the joint objective of `kinds`, by name."""
     joined = union(*kinds.values())
     absent = {
         trait: reason
@@ -193,7 +190,7 @@ def several(kinds: Mapping[str, type[SingleObjective]]) -> type[SeveralObjective
         if trait not in _OF_ONE or all(trait in kind.lacks for kind in kinds.values())
     }
     fields = dict.fromkeys(chain.from_iterable(kind.reads.fields for kind in kinds.values()))
-    # All label nodes, or nothing.
+    # All objectives with labels have node labels.
     label = next(iter(kinds.values())).reads.label
     content = {
         "kinds": MappingProxyType({**kinds}),

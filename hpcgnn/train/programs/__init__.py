@@ -1,1 +1,1 @@
-"""Training on program graphs: VarMisuse with a gated graph neural network."""
+"""Training on program graphs: the VarMisuse task with a gated graph neural network."""

@@ -1,4 +1,4 @@
-"""What a store of program graphs holds, and whether a model or another store fits it."""
+"""Facts about a store of program graphs, and whether a model or another store fits it."""
 
 from dataclasses import dataclass
 
@@ -16,14 +16,14 @@ JUDGED = {
     "test": InstanceSplit.TEST,
     "unseen": InstanceSplit.UNSEEN,
 }
-"""Splits that are not trained on, by their names in metrics."""
+"""The splits to evaluate, by their names in metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFacts(Facts):
-    """A store of program graphs, of which `num_train` are trained on.
+    """Facts about a store of program graphs, `num_train` of which are trained on.
 
-    Types of edges count with their reverses, self edges do not; `steps` are of message passing.
+    `num_types` counts edge types and their reverses, not self edges; `steps` are message passes.
     """
 
     num_graphs: int
@@ -39,7 +39,7 @@ class ProgramFacts(Facts):
 
 
 def program_facts(store: InstanceStore, num_train: int) -> ProgramFacts:
-    """Return the sizes of a store of which `num_train` graphs are trained on."""
+    """Return the facts about a store, `num_train` graphs of which are trained on."""
     header = store.header
     return ProgramFacts(
         name=header.name,
@@ -53,7 +53,7 @@ def program_facts(store: InstanceStore, num_train: int) -> ProgramFacts:
 
 
 def model_of(facts: ProgramFacts, config: ProgramsConfig, seed: int, dtype: torch.dtype) -> GGNN:
-    """Return a new model for such graphs, equal on all ranks."""
+    """Return a new model for graphs with these facts, equal on all ranks."""
     shape = GGNNShape(
         num_buckets=facts.num_buckets,
         num_types=facts.num_types + config.self_edges,
@@ -65,26 +65,26 @@ def model_of(facts: ProgramFacts, config: ProgramsConfig, seed: int, dtype: torc
 
 
 def open_judged(store: InstanceStore, path: str) -> InstanceStore:
-    """Return the store that is judged: `store` itself, or the one at `path` if it is not empty.
+    """Return the store to evaluate: `store` itself, or the one at `path` if it is not empty.
 
-    Raises `InputError` when it does not read, or was not converted with the same options.
+    Raises `InputError` if it cannot be read, or was not converted with the same options.
     """
     if not path:
         return store
     judged = InstanceStore.open(path)
     if judged.header.edge_names != store.header.edge_names:
-        raise InputError(f"programs.judge_store {path}: has other types of edges than {store.path}")
+        raise InputError(f"programs.judge_store {path}: has other edge types than {store.path}")
     check_fits(judged, program_facts(store, 0))
     return judged
 
 
 def check_fits(store: InstanceStore, trained: ProgramFacts) -> None:
-    """Raise `InputError` where a model for `trained` cannot score the graphs of `store`."""
+    """Raise `InputError` if a model for `trained` cannot score the graphs of `store`."""
     stored = program_facts(store, 0)
     for field in ("num_types", "num_buckets", "steps"):
-        value, theirs = getattr(stored, field), getattr(trained, field)
-        if value != theirs:
+        value, expected = getattr(stored, field), getattr(trained, field)
+        if value != expected:
             raise InputError(
-                f"{store.path} does not fit: {field} {value}, but {theirs} in the store that was "
+                f"{store.path} does not fit: {field} {value}, but {expected} in the store that was "
                 "trained on; convert both with the same options"
             )

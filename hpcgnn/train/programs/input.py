@@ -1,4 +1,4 @@
-"""What feeds a rank's steps: supergraphs from its shard, packed and ready for propagation."""
+"""Make the supergraphs of a rank's steps: packed graphs that are ready for propagation."""
 
 import itertools
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ _NODE_BITS = 32
 class Prepared:
     """A supergraph and its propagator.
 
-    `numbers` (g,) int64 are its graphs in the store; `num_supernode_edges` counts the edges that
-    dense rows and columns beside the band hold.
+    `numbers` (g,) int64 are the store's numbers of its graphs; `num_supernode_edges` counts the
+    edges held in dense rows and columns beside the band.
     """
 
     graph: Supergraph
@@ -42,7 +42,7 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class ProgramStep:
-    """A rank's supergraphs of a step, and the number of graphs that all ranks have in it."""
+    """A rank's supergraphs of a step, and the number of graphs in the step over all ranks."""
 
     mine: tuple[Prepared, ...]
     num_graphs: int
@@ -51,8 +51,8 @@ class ProgramStep:
 class ProgramInput:
     """Reads graphs, packs them, and builds their propagators.
 
-    `judged` is the store whose other splits are judged: the same, or one with the same types and
-    buckets. Supergraph s of a step, and window w of an evaluation, belong to rank ``s % size``.
+    `judged` is the store to evaluate: the same one, or one with the same types and buckets.
+    Supergraph s of a step belongs to rank ``s % size``, and so does window s of an evaluation.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ProgramInput:
         self.train_graphs: GlobalIndices = numbers
 
     def on_device(self, prepared: Prepared) -> Prepared:
-        """Return a supergraph whose propagator is where models run."""
+        """Return a supergraph whose propagator is on the device of the model."""
         device = self.context.device
         if not device.is_gpu:
             return prepared
@@ -98,10 +98,10 @@ class ProgramInput:
             yield ProgramStep(step_parts, total)
 
     def evaluation(self, split: InstanceSplit, limit: int, *, block: int = 0) -> Iterator[Prepared]:
-        """Yield this rank's supergraphs of the first `limit` graphs of a split, 0: all.
+        """Yield this rank's supergraphs of the first `limit` graphs of a split, of all if it is 0.
 
-        Messages pass along all edges, or along those that blocks of size `block`, if it is not 0,
-        hold. The store holds a split in drawn order, so that its first graphs are a sample.
+        Messages pass along all edges, or only along those within blocks of size `block` if it is
+        not 0. The store holds a split in random order, so its first graphs are a sample.
         """
         low, high = self._judged.split_range(split)
         high = min(high, low + limit) if limit else high
@@ -128,10 +128,10 @@ class ProgramInput:
         name: PropagatorName,
         block: int,
     ) -> Prepared:
-        graph_numbers, part, most = numbers[graphs], batch.select(graphs), self._config.supernodes
-        # Masks of dropout belong to nodes, so that they do not depend on the packing.
+        graph_numbers, part, limit = numbers[graphs], batch.select(graphs), self._config.supernodes
+        # Dropout masks are keyed by node, so that they do not depend on the packing.
         ids = graph_numbers << _NODE_BITS
-        layout = lay_out(part, block, most) if block and most else None
+        layout = lay_out(part, block, limit) if block and limit else None
         graph = Supergraph.build(
             part, self._num_forward, ids, layout, self_edges=self._config.self_edges
         )
@@ -144,8 +144,8 @@ class ProgramInput:
             trace=self.context.trace,
             supernodes=supernodes,
         )
-        beside = 0 if supernodes is None else int(supernodes.touch(graph.edges).sum())
-        return Prepared(graph, propagator, graph_numbers, beside)
+        num_beside = 0 if supernodes is None else int(supernodes.touch(graph.edges).sum())
+        return Prepared(graph, propagator, graph_numbers, num_beside)
 
 
 class ProgramSource(Source):

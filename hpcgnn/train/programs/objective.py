@@ -1,4 +1,4 @@
-"""VarMisuse: which variable belongs into a hole of a program."""
+"""The VarMisuse objective: predict which variable belongs in a hole of a program."""
 
 from typing import Any, ClassVar, Self
 
@@ -37,17 +37,17 @@ _COUNTED = (
 
 
 class ProgramObjective(Objective, About):
-    """The variables that belong into the holes of programs; the grid is without replication.
+    """Learns the variables that belong in the holes of programs; the grid has no replication.
 
-    Raises `CollectiveInputError` when the store does not read, has nothing to train on, or options
-    do not apply.
+    Raises `CollectiveInputError` if the store cannot be read or has nothing to train on, or if an
+    option does not apply.
     """
 
     store: ClassVar[StoreKind] = InstanceStore
     needs: ClassVar[frozenset[Trait]] = frozenset()
     lacks: ClassVar[Reasons] = {
         Trait.BLOCK_ROWS: "its model and data are in [programs]",
-        Trait.EQUAL_BITS: "sums over its steps round in the order of the ranks",
+        Trait.EQUAL_BITS: "its sums round in the order of the ranks",
         Trait.SIXTEEN_BITS: "its rows are in train.dtype",
         Trait.SOME_EDGES: "its splits are of programs",
         Trait.NODE_SPLITS: "its splits are of programs",
@@ -55,8 +55,8 @@ class ProgramObjective(Objective, About):
         Trait.PLANNED: "its supergraphs are not counted",
         Trait.EXPORTED: "its banded layers have no counterpart elsewhere",
         Trait.OWN_LOOPS: "its store is one of many graphs; use the command",
-        Trait.PAIRS: "it says nothing of pairs of nodes",
-        Trait.FIELDS: "it scores candidates, once",
+        Trait.PAIRS: "it predicts no pairs of nodes",
+        Trait.FIELDS: "it scores candidates only",
         Trait.NODE_ROWS: "it scores candidates, which have probabilities",
         Trait.CHOSEN_ROWS: "it scores all programs of the store, as h5",
         Trait.FORMATS: "it scores all programs of the store, as h5",
@@ -171,5 +171,4 @@ class ProgramObjective(Objective, About):
     @collective
     @override
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        # Write the shares of all candidates by the model that `seed` kept.
         save_program_predictions(self.grid, self._judged, self.input, directory, seed)

@@ -1,6 +1,6 @@
-"""What a model says about the holes of program graphs: metrics, and files of predictions.
+"""Predictions of models for the holes of program graphs: metrics and prediction files.
 
-Messages pass along all edges, whatever the training dropped, unless a band is asked for.
+Messages pass along all edges, even those dropped in training, unless a block size is given.
 """
 
 from collections.abc import Iterable
@@ -27,10 +27,10 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class CandidateScores:
-    """Graphs and what a model says of each.
+    """A model's predictions for graphs.
 
-    `graphs` (g,) int64 are numbers in the store, rising; `shares` (g, width) float32 the
-    candidates' probabilities, 0 for those that a graph lacks.
+    `graphs` (g,) int64 are ascending numbers in the store; `shares` (g, width) float32 are the
+    candidates' probabilities, 0 beyond a graph's candidates.
     """
 
     graphs: GlobalIndices
@@ -38,20 +38,20 @@ class CandidateScores:
 
     @property
     def chosen(self) -> Array:
-        """(g,) int32: the candidate with the largest share."""
+        """The most probable candidates (g,) int32."""
         return self.shares.argmax(axis=1).astype(np.int32)
 
 
 @torch.no_grad()
 @collective
 def judge(grid: ProcessGrid, source: ProgramInput, model: GGNN, limit: int) -> dict[str, float]:
-    """Return loss and accuracy on the first `limit` graphs of each split that is judged; 0: all."""
+    """Return loss and accuracy on the first `limit` graphs of each evaluated split; all if 0."""
     sums = np.zeros((len(JUDGED), 3))
     for row, split in enumerate(JUDGED.values()):
-        for prepared_graphs in source.evaluation(split, limit):
-            logits_M = model(prepared_graphs.graph, prepared_graphs.propagator, None)
-            loss, correct = candidate_loss(logits_M, prepared_graphs.graph, 1)
-            sums[row] += [prepared_graphs.graph.num_graphs, float(loss), int(correct.sum())]
+        for prepared in source.evaluation(split, limit):
+            logits_M = model(prepared.graph, prepared.propagator, None)
+            loss, correct = candidate_loss(logits_M, prepared.graph, 1)
+            sums[row] += [prepared.graph.num_graphs, float(loss), int(correct.sum())]
     allreduce_sum(grid.world, sums)
     return means_by_split(JUDGED, sums)
 
@@ -62,8 +62,8 @@ def score(
 ) -> CandidateScores | None:
     """Return the scores of all ranks' graphs on rank 0, None elsewhere.
 
-    A graph has a few numbers only, so rank 0 gathers them all; `width` is the candidates of the
-    graph with most.
+    Rank 0 gathers them all, since a graph has only a few numbers. `width` is the largest number of
+    candidates of a graph.
     """
     pieces = grid.world.gather([_shares(model, item, width) for item in prepared], root=0)
     if pieces is None:
@@ -87,14 +87,14 @@ def _shares(model: GGNN, prepared: Prepared, width: int) -> CandidateScores:
 
 
 def chance(store: InstanceStore, split: InstanceSplit) -> float | None:
-    """Return the accuracy of guesses on a split, None where it has no graphs."""
+    """Return the accuracy of random guesses on a split, None if it has no graphs."""
     low, high = store.split_range(split)
     counts = store.graphs["num_candidates"][low:high]
     return float((1 / counts).mean()) if high > low else None
 
 
 def by_split(store: InstanceStore, scores: CandidateScores) -> dict[str, dict[str, Any]]:
-    """Return graphs, accuracy, loss and chance of each split that has scores."""
+    """Return the number of graphs, accuracy, loss and chance of each split that has scores."""
     rows = store.graphs[scores.graphs]
     right = scores.shares[np.arange(len(rows)), rows["label"]]
     # A share below the smallest float32 is 0, whose logarithm is infinite.
@@ -116,12 +116,12 @@ def by_split(store: InstanceStore, scores: CandidateScores) -> dict[str, dict[st
 def predict_programs(
     grid: ProcessGrid, saved: SavedModel, store_path: str, block: int, output: Path
 ) -> dict[str, Any]:
-    """Score all graphs of a store, those that were trained on too, and write the file.
+    """Score all graphs of a store, including training graphs, and write the file.
 
-    Return, on all ranks, what was written, and ``splits``: graphs, accuracy, loss and chance of
-    each. Edges that blocks of size `block` do not hold are left out; 0: messages pass along all.
+    Return a summary on all ranks, with ``splits``: graphs, accuracy, loss and chance of each.
+    Edges outside blocks of size `block` are left out; with 0, messages pass along all edges.
 
-    Raises `CollectiveInputError` when the store does not read or fit, or the file cannot be
+    Raises `CollectiveInputError` if the store cannot be read or does not fit, or the file cannot be
     written.
     """
     with agree(grid.world):
@@ -173,11 +173,11 @@ def save_program_predictions(
     directory: RunDirectory,
     seed: int,
 ) -> None:
-    """Write predictions.h5 of a run: the graphs of the judged `store` but the training split's.
+    """Write a run's predictions.h5 for the evaluated splits of `store`.
 
-    All seeds of the run have ended.
+    Call it when all seeds of the run have ended.
 
-    Raises `CollectiveInputError` when the checkpoint does not read or the file cannot be written.
+    Raises `CollectiveInputError` if the checkpoint cannot be read or the file cannot be written.
     """
     with agree(grid.world):
         saved = open_saved_model(directory.path, seed)

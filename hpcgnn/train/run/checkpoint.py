@@ -1,12 +1,12 @@
-"""Checkpoints, and the kept model of an ended run: safetensors and JSON, whole or not there.
+"""Checkpoints, and the kept model of a finished run, as safetensors and JSON, written atomically.
 
 ``checkpoints/seed1-epoch000120/`` holds the weights and the optimiser's state after 120 epochs, the
-weights kept so far (``best.safetensors``), what standardised features were scaled by
+best weights so far (``best.safetensors``), the scales of standardised features
 (``features.safetensors``), and ``state.json`` with everything else and a checksum of each file.
-Nothing random needs saving: dropout masks and learning rates are functions of the epoch.
+No random state needs saving: dropout masks and learning rates are functions of the epoch.
 
 ``model.safetensors`` is the kept model as one file. It holds the weights under the names of
-`hpcgnn.nn`, what features were scaled by under ``features/``, and in its metadata the configuration
+`hpcgnn.nn`, the scales of features under ``features/``, and in its metadata the configuration
 (TOML), the state of the checkpoint that it comes from (JSON), and a checksum of it all.
 """
 
@@ -47,10 +47,10 @@ _REMEDY = "remove that directory to resume from the checkpoint before it"
 Tensors = dict[str, Tensor]
 
 TensorKind = tuple[torch.dtype, tuple[int | None, ...]]
-"""Type and shape; None is any number of rows."""
+"""A tensor's dtype and shape; None allows any number of rows."""
 
 _FIRST_COST_S = 0.1
-"""What the first checkpoint is expected to take."""
+"""The expected time of the first checkpoint in seconds."""
 
 _NUMBER = (int, float)
 _STATE_TYPES: Mapping[str, tuple[type, ...]] = {
@@ -68,9 +68,9 @@ _RESULT_TYPES = {"seed": (int,), "epochs": (int,), "valid": (*_NUMBER, NoneType)
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a run needs to go on: tensors by name, and `state`.
+    """The tensors, by name, and the `state` that a run needs to resume.
 
-    The state is JSON: ``seed``, ``epoch`` (epochs done), and what the loop adds.
+    The state is JSON: ``seed``, ``epoch`` (epochs done), and what the training loop adds.
     """
 
     state: dict[str, Any]
@@ -81,10 +81,10 @@ class Checkpoint:
 
 
 class CheckpointPace:
-    """When the next checkpoint is due: after some epochs, or when it takes little of the time.
+    """Decides when a checkpoint is due: every few epochs, or at most a share of the run's time.
 
-    A job that is killed loses at most the epochs since then: with a share of a fiftieth, about
-    fifty times what a checkpoint takes.
+    A killed job loses the epochs since the last checkpoint: with a share of 1/50, about fifty times
+    the time of a checkpoint.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -92,7 +92,7 @@ class CheckpointPace:
         self._last, self._cost_s = time.perf_counter(), _FIRST_COST_S
 
     def is_due(self, epoch: int) -> bool:
-        """Tell whether a checkpoint is due after so many epochs."""
+        """Return whether a checkpoint is due after `epoch` epochs."""
         if self._every > 0:
             return epoch % self._every == 0
         passed_s = time.perf_counter() - self._last
@@ -100,7 +100,7 @@ class CheckpointPace:
 
     @contextlib.contextmanager
     def saving(self, *, on_disk: bool) -> Iterator[None]:
-        """Take the time of a checkpoint."""
+        """Time the saving of a checkpoint; one not written to disk does not count."""
         began = time.perf_counter()
         yield
         if on_disk:
@@ -109,12 +109,12 @@ class CheckpointPace:
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint below `directory` under a temporary name, sync it, rename it.
+    """Write a checkpoint below `directory` under a temporary name, sync it, and rename it.
 
     Not collective: rank 0 writes, since weights are equal on all ranks.
 
-    Raises `InputError` when it cannot be written; earlier checkpoints stay whole and nothing
-    half-written remains.
+    Raises `InputError` if it cannot be written; earlier checkpoints stay intact and no partial one
+    remains.
     """
     state = checkpoint.state
     target = directory / f"seed{state['seed']}-epoch{state['epoch']:06d}"
@@ -125,7 +125,7 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         crcs = {}
         tensors = (checkpoint.model, checkpoint.optimizer, checkpoint.best, checkpoint.features)
         for name, values in zip(_TENSOR_FILES, tensors, strict=True):
-            # On the CPU, so that any device may go on from it.
+            # Save CPU tensors, so that a run on any device can resume.
             content = save_tensors({key: value.contiguous().cpu() for key, value in values.items()})
             crcs[name] = zlib.crc32(content)
             _write_synced(partial / name, content)
@@ -148,7 +148,7 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
 
 
 def checkpoint_paths(directory: Path) -> list[tuple[int, int, Path]]:
-    """Return (seed, epoch, path) of every whole checkpoint, by seed and epoch."""
+    """Return (seed, epoch, path) of every complete checkpoint, sorted by seed and epoch."""
     paths = []
     for path in directory.glob("seed*-epoch*") if directory.is_dir() else ():
         match = _NAME.fullmatch(path.name)
@@ -158,16 +158,16 @@ def checkpoint_paths(directory: Path) -> list[tuple[int, int, Path]]:
 
 
 def prune_checkpoints(directory: Path, seed: int, keep: int) -> None:
-    """Remove all checkpoints of a seed but its newest `keep`."""
+    """Remove all checkpoints of a seed except its newest `keep`."""
     of_seed = [path for number, _, path in checkpoint_paths(directory) if number == seed]
     for path in of_seed[:-keep]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the state of a checkpoint and compare its checksum.
+    """Read the state of a checkpoint and verify its checksum.
 
-    Raises `StorageFormatError` when it is missing or damaged, or of another version.
+    Raises `StorageFormatError` if it is missing or damaged, or has another version.
     """
     with format_errors(path / _STATE):
         state: dict[str, Any] = json.loads((path / _STATE).read_bytes())
@@ -182,9 +182,9 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint and compare its checksums.
+    """Read a checkpoint and verify its checksums.
 
-    Raises `StorageFormatError` when a file is missing or damaged, or of another version.
+    Raises `StorageFormatError` if a file is missing or damaged, or has another version.
     """
     state = read_state(path)
     tensors = []
@@ -198,9 +198,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def check_state(path: Path, state: Mapping[str, Any]) -> None:
-    """See that a state has all that a run or a prediction takes from it, of the right types.
+    """Check that a state has all entries that runs and predictions use, with the right types.
 
-    Raises `StorageFormatError` naming the entry that is missing or of another type.
+    Raises `StorageFormatError` naming the entry that is missing or has the wrong type.
     """
     with format_errors(path / _STATE):
         _check_entries("", state, _STATE_TYPES)
@@ -222,7 +222,7 @@ def _check_entries(
     for name, allowed in types.items():
         if name not in values:
             raise ValueError(f"it has no {where}{name}")
-        # JSON's true is no number, though Python's is.
+        # Compare types exactly: True is an int in Python, but no number in JSON.
         if type(values[name]) not in allowed:
             raise ValueError(f"{where}{name} is a {type(values[name]).__name__}")
         if name in ("seed", "epoch", "epochs", "steps") and (values[name] or 0) < 0:
@@ -234,7 +234,7 @@ def _check_entries(
 
 
 def check_model_tensors(checkpoint: Checkpoint, model: TrainableModule) -> None:
-    """See that weights, and those kept so far, are those of `model`, of any number of nodes."""
+    """Check that the current and the best weights fit `model`, with any number of node rows."""
     row_names = model.own_rows()
     expected = {
         name: (value.dtype, (None, *value.shape[1:]) if name in row_names else tuple(value.shape))
@@ -247,7 +247,7 @@ def check_model_tensors(checkpoint: Checkpoint, model: TrainableModule) -> None:
 def check_optimizer_tensors(
     checkpoint: Checkpoint, model: TrainableModule, optimizer: Optimizer
 ) -> None:
-    """See that the optimiser's state is whole for every parameter that has any."""
+    """Check that the optimiser's state is complete for every parameter that has one."""
     row_names, keys = model.own_rows(), optimizer.keys
     started = {name.rpartition("/")[0] for name in checkpoint.optimizer}
     expected: dict[str, TensorKind] = {}
@@ -262,18 +262,18 @@ def check_optimizer_tensors(
 def check_tensors(
     checkpoint: Checkpoint, file: str, tensors: Tensors, expected: Mapping[str, TensorKind]
 ) -> None:
-    """See that the tensors of a file have the wanted names, types and shapes.
+    """Check that the tensors of a file have the expected names, dtypes and shapes.
 
-    Raises `StorageFormatError` naming the tensor that is missing, too many, or of another type or
-    shape.
+    Raises `StorageFormatError` naming the tensor that is missing, unexpected, or has the wrong
+    dtype or shape.
     """
     state = checkpoint.state
     faults = [f"has no {name}" for name in expected if name not in tensors]
-    faults += [f"has {name}, which the model has not" for name in tensors if name not in expected]
+    faults += [f"has {name}, which the model lacks" for name in tensors if name not in expected]
     for name, value in tensors.items():
         dtype, shape = expected.get(name, (value.dtype, tuple(value.shape)))
         fits = len(shape) == value.ndim and all(
-            want in (None, have) for want, have in zip(shape, value.shape, strict=False)
+            wanted in (None, size) for wanted, size in zip(shape, value.shape, strict=False)
         )
         if value.dtype != dtype or not fits:
             faults.append(
@@ -283,13 +283,13 @@ def check_tensors(
     if faults:
         raise StorageFormatError(
             f"checkpoint seed{state['seed']}-epoch{state['epoch']:06d}: {file}.safetensors "
-            f"{faults[0]}: it is of another model or version; {_REMEDY}"
+            f"{faults[0]}: it is from another model or version; {_REMEDY}"
         )
 
 
 @contextlib.contextmanager
 def format_errors(file: Path, remedy: str = _REMEDY) -> Iterator[None]:
-    """Name a file of a run, and the remedy, where it is missing or is not what it should be."""
+    """Turn errors from a missing or damaged file of a run into one naming it and the remedy."""
     try:
         yield
     except StorageFormatError:
@@ -315,7 +315,7 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> Tensors:
 
 
 def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: Tensors) -> None:
-    """Put tensors of `optimizer_tensors` back."""
+    """Restore the optimiser's state from the result of `optimizer_tensors`."""
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
         parameter, _, key = name.rpartition("/")
@@ -335,9 +335,9 @@ _KEPT_REMEDY = "use the run directory, or start the finished run again without t
 
 
 def write_kept_model(path: Path, checkpoints: Path, config: Config, seed: int) -> None:
-    """Write the model that a seed kept, by the newest of its `checkpoints`; rank 0 alone.
+    """Write the kept model of a seed from the newest of its `checkpoints`; on rank 0 only.
 
-    Raises `InputError` when that checkpoint does not read, or the file cannot be written.
+    Raises `InputError` if that checkpoint cannot be read, or the file cannot be written.
     """
     newest = {number: path for number, _, path in checkpoint_paths(checkpoints)}[seed]
     checkpoint = read_checkpoint(newest)
@@ -352,10 +352,10 @@ def write_kept_model(path: Path, checkpoints: Path, config: Config, seed: int) -
 
 
 def read_kept_model(path: Path, *, trust_code: bool = False) -> tuple[Config, Checkpoint]:
-    """Return the configuration and what there is of the checkpoint: the kept weights only.
+    """Return the configuration, and a checkpoint that has only the kept weights.
 
-    Raises `InputError` when the file is no such model, damaged, or of a module of the user's that
-    is not trusted.
+    Raises `InputError` if the file is no kept model, is damaged, or uses a module of a user that is
+    not trusted.
     """
     if path.suffix != ".safetensors":
         raise InputError(f"{path}: give a run directory, or its model.safetensors")

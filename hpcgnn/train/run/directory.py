@@ -1,6 +1,6 @@
-"""The run directory: what a run writes beside its checkpoints, and where it goes on.
+"""The run directory: the files of a run beside its checkpoints, and the state to resume from.
 
-Rank 0 alone reads and writes; the functions tell all ranks.
+Only rank 0 reads and writes; the functions pass the results to all ranks.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ _START_OVER = "another run.dir, or run.resume=never to start over"
 
 
 def check_same_run(before: Config, now: Config, directory: Path) -> None:
-    """See that `now` continues the run that `before` started.
+    """Check that `now` continues the run that `before` started.
 
-    Where and how it runs may change: the exchange, the run directory's settings, the trace, the
-    place of the store, the device. A run of one seed may get more epochs where its schedule allows,
-    and seeds may be appended.
+    Settings of where and how it runs may change: the exchange, the run directory, the trace, the
+    path of the store, the device. Seeds may be appended, and a run of one seed may get more epochs
+    if its schedule allows.
 
     Raises `InputError` naming the first other setting that differs.
     """
@@ -50,7 +50,7 @@ def check_same_run(before: Config, now: Config, directory: Path) -> None:
 
 
 def _changes(before: Config, now: Config) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the settings that differ and may count for results, with both values."""
+    """Yield the settings that differ and may affect results, with both values."""
     for section in dataclasses.fields(Config):
         old, new = getattr(before, section.name), getattr(now, section.name)
         for name in (option.name for option in dataclasses.fields(old)):
@@ -65,7 +65,7 @@ def _is_free(key: str, old: Any, new: Any, before: Config) -> bool:
     model = before.model
     kind, relations = find_model(model.name), max(model.num_bases, 1)
     shape = model.shape(num_features=1, num_classes=1, num_relations=relations)
-    # True also cuts what a norm over nodes takes its statistics of.
+    # With True, norms over nodes also compute their statistics over fewer nodes.
     normalises = kind.aggregations_after_norms(shape) < kind.num_aggregations(shape)
     restricts = before.train.task == "full"
     return not (normalises and restricts) or (old is True) == (new is True)
@@ -76,8 +76,8 @@ def _may_change(key: str, old: Any, new: Any, before: Config) -> bool:
         return True
     if key == "train.seeds":
         return bool(new[: len(old)] == old)
-    # Finished seeds stay as they are, so that only a lone seed can go on; the rates of its past
-    # epochs must not depend on the number of epochs.
+    # Finished seeds are not continued, so only a single seed can be extended. The learning rates
+    # of its past epochs must not depend on the number of epochs.
     lasting = before.train.schedule in ("constant", "step")
     return key == "train.epochs" and len(before.train.seeds) == 1 and lasting and new > old
 
@@ -88,10 +88,10 @@ _LEFTOVERS = (".*.tmp", "checkpoints/.*.partial-*")
 
 @dataclass(frozen=True)
 class Past:
-    """What a directory holds of the run that a configuration describes.
+    """The earlier run that a directory holds.
 
-    `config` is of a run with checkpoints, `summary` of one that has ended as the configuration
-    says.
+    `config` is set if it has checkpoints, `summary` if it has finished with the same
+    configuration.
     """
 
     config: Config | None = None
@@ -101,7 +101,7 @@ class Past:
 class RunDirectory:
     """Paths and files of one run.
 
-    Methods raise `InputError` where the directory does not take a file.
+    Methods raise `InputError` if a file cannot be read or written.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -118,13 +118,13 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def reserve(self) -> Iterator[None]:
-        """Make the directory, see that it can be written, and keep other runs out of it.
+        """Create the directory, check that it can be written, and lock it against other runs.
 
-        A job that is requeued, or submitted twice, must not write beside the one that still runs.
+        A job that is requeued, or submitted twice, must not write beside the one still running.
         """
         with self._faults(f"run.dir {self.path}", "choose a directory that can be written"):
             self.path.mkdir(parents=True, exist_ok=True)
-            # A link in a directory that others may write to could name any place of this user.
+            # In a directory that others can write to, a link could lead to any file of this user.
             for path in (self.checkpoints, self.traces, self.log):
                 if path.is_symlink():
                     raise OSError(errno.ELOOP, f"{path.name} is a link")
@@ -150,7 +150,7 @@ class RunDirectory:
             os.pwrite(lock, f"{platform.node()}, process {os.getpid()}\n".encode(), 0)
 
     def start(self) -> None:
-        """Begin a run: drop the checkpoints and results of an earlier one."""
+        """Begin a run: remove the checkpoints and results of an earlier one."""
         with self._faults(self.path, "remove its files, or choose another run.dir"):
             for path in self.checkpoints.glob("seed*-epoch*"):
                 shutil.rmtree(path)
@@ -167,11 +167,10 @@ class RunDirectory:
     def resume(
         self, before: Config | None, config: Config, epochs_done: dict[int, int]
     ) -> dict[int, tuple[int, int, int]]:
-        """Continue a run: check that it is the same, and cut the metrics back to the checkpoint.
+        """Continue a run: check that it is the same, and truncate the metrics to the checkpoint.
 
-        `epochs_done` are the epochs that the checkpoints cover, by seed. Returns, by seed, how many
-        of them have no line of metrics, the first and the last of them; only of seeds that have
-        some.
+        `epochs_done` counts the epochs that checkpoints cover, by seed. Returns, for each seed with
+        epochs that have no line of metrics, their number, the first and the last of them.
         """
         if before is None:
             raise InputError(f"{self.path} has checkpoints but no config.toml; use {_START_OVER}")
@@ -185,7 +184,7 @@ class RunDirectory:
         missing = {}
         for seed, done in epochs_done.items():
             epochs = {row["epoch"] for row in rows if row["seed"] == seed}
-            # A forged number of epochs must cost no memory: nothing is listed that is not there.
+            # Do not list the missing epochs: a forged number of epochs must not use memory.
             if len(epochs) < done:
                 first = next(epoch for epoch in itertools.count() if epoch not in epochs)
                 last = next(epoch for epoch in range(done - 1, -1, -1) if epoch not in epochs)
@@ -193,7 +192,7 @@ class RunDirectory:
         return missing
 
     def past(self, config: Config) -> Past:
-        """Return what there is of the run; imports no module but those of `config`."""
+        """Return the earlier run; imports no modules of a user but those that `config` names."""
         ended = self._summary.is_file()
         goes_on = any(self.checkpoints.glob("seed*-epoch*/state.json"))
         if not self._config.is_file() or not (ended or goes_on):
@@ -208,15 +207,15 @@ class RunDirectory:
         return Past(past.config, self._read_json(self._summary, remedy))
 
     def begin_session(self, session: dict[str, Any]) -> None:
-        """Add the description of this start of the run to those of earlier ones."""
+        """Append the description of this session to those of earlier ones."""
         self._write_sessions([*self.read_sessions(), session])
 
     def end_session(self, session: dict[str, Any]) -> None:
-        """Put what is known at the end in place of what `begin_session` wrote."""
+        """Replace the description that `begin_session` wrote by the final one."""
         self._write_sessions([*self.read_sessions()[:-1], session])
 
     def read_sessions(self) -> list[dict[str, Any]]:
-        """Return the starts of the run, the oldest first; a killed one has no ``wall_s``."""
+        """Return the sessions of the run, oldest first; a killed one has no ``wall_s``."""
         if not self._sessions.is_file():
             return []
         return self._read_json(self._sessions, "repair it or remove it")
@@ -225,7 +224,7 @@ class RunDirectory:
         self.write_text(self._sessions, json.dumps(sessions, indent=1) + "\n")
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        """Add the line of an epoch."""
+        """Append the line of an epoch."""
         with (
             self._faults(self._metrics, "free space, then start the same command again to resume"),
             self._metrics.open("a", encoding="utf-8") as file,
@@ -233,7 +232,7 @@ class RunDirectory:
             file.write(json.dumps(row) + "\n")
 
     def sync_metrics(self) -> None:
-        """Wait until the lines are on disk: no checkpoint may be newer than they are."""
+        """Wait until the lines are on disk: a checkpoint must not be newer than its metrics."""
         with self._faults(self._metrics, "free space, then start the same command again to resume"):
             descriptor = os.open(self._metrics, os.O_RDONLY)
             try:
@@ -242,7 +241,7 @@ class RunDirectory:
                 os.close(descriptor)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the lines written so far; a last line cut short by a crash is left out."""
+        """Return the lines written so far, without a last line cut short by a crash."""
         if not self._metrics.is_file():
             return []
         with self._faults(self._metrics, "repair that line or remove it"):
@@ -250,7 +249,7 @@ class RunDirectory:
             return [_metrics_row(*numbered) for numbered in enumerate(whole.splitlines(), start=1)]
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write summary.json, the sign that the run has ended."""
+        """Write summary.json, which marks the run as finished."""
         self.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
 
     def _read_json(self, path: Path, remedy: str) -> Any:
@@ -258,7 +257,7 @@ class RunDirectory:
             return json.loads(path.read_text(encoding="utf-8"))
 
     def _drop_results(self) -> None:
-        """Remove what holds for a finished run only, and what a killed run left half-written."""
+        """Remove the results of a finished run, and partial files of a killed one."""
         for file in (self._summary, self.predictions, self.model):
             file.unlink(missing_ok=True)
         for pattern in _LEFTOVERS:
@@ -271,13 +270,13 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def _faults(self, path: str | Path, remedy: str) -> Iterator[None]:
-        """Name the path and the remedy where the system, or what a file holds, is at fault."""
+        """Turn system errors and bad file contents into errors naming the path and the remedy."""
         try:
             yield
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; {remedy}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"{path}: does not read ({error}); {remedy}") from error
+            raise InputError(f"{path}: cannot be read ({error}); {remedy}") from error
 
 
 def _metrics_row(number: int, line: str) -> dict[str, Any]:
@@ -286,7 +285,7 @@ def _metrics_row(number: int, line: str) -> dict[str, Any]:
         if not {"seed", "epoch"} <= row.keys():
             raise ValueError("no seed or no epoch")
         if type(row["seed"]) is not int or type(row["epoch"]) is not int:
-            raise ValueError("seed or epoch is no whole number")
+            raise ValueError("seed or epoch is not an integer")
     except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"line {number}: {error}") from error
     return row
@@ -294,7 +293,7 @@ def _metrics_row(number: int, line: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def held_by_run(grid: ProcessGrid, directory: RunDirectory) -> Iterator[None]:
-    """Keep other runs out of a directory, in which rank 0 keeps a log."""
+    """Lock a run directory against other runs, and log to it on rank 0."""
     with contextlib.ExitStack() as stack:
         with agree(grid.world):
             if grid.rank == 0:
@@ -307,11 +306,11 @@ def held_by_run(grid: ProcessGrid, directory: RunDirectory) -> Iterator[None]:
 def find_past(
     grid: ProcessGrid, config: Config, directory: RunDirectory, kind: type[OpenStore]
 ) -> Past:
-    """Return what the directory holds of the run; where it has ended, nothing is left to do.
+    """Return the earlier run in the directory; if it has finished, nothing is left to do.
 
-    `kind` is that of the store, of which rank 0 reads the fingerprint alone.
+    `kind` is the type of the store, from which rank 0 reads only the fingerprint.
 
-    Raises `CollectiveInputError` when the store, or what the directory holds, does not read.
+    Raises `CollectiveInputError` if the store, or a file of the directory, cannot be read.
     """
     past = Past()
     with agree(grid.world):
@@ -320,7 +319,7 @@ def find_past(
             if past.summary is not None:
                 with kind.open(config.graph.store) as store:
                     fingerprint = fingerprint_of(config, store)
-                # Another graph in the same place: go on to the error that says so.
+                # The store has changed: continue, to the error that says so.
                 if past.summary["fingerprint"] != fingerprint:
                     past = Past(past.config)
     return bcast(grid.world, past)
@@ -330,13 +329,13 @@ def find_past(
 def find_checkpoint(
     grid: ProcessGrid, config: Config, facts: Facts, directory: RunDirectory, before: Config | None
 ) -> Checkpoint | None:
-    """Prepare the run directory; return the checkpoint to go on from, or None for a fresh start.
+    """Prepare the run directory; return the checkpoint to resume from, or None for a fresh start.
 
-    Call it once the graph is read: a fresh start drops the results of an earlier run, whose
+    Call it after the graph is read: a fresh start removes the results of an earlier run, whose
     configuration is `before`.
 
-    Raises `CollectiveInputError` when the newest checkpoint is damaged or belongs to another run,
-    or when ``run.resume=must`` and there is none.
+    Raises `CollectiveInputError` if the newest checkpoint is damaged or belongs to another run, or
+    if there is none and ``run.resume=must``.
     """
     path: Path | None = None
     with agree(grid.world):
@@ -362,7 +361,7 @@ def find_checkpoint(
 
 
 def newest_checkpoint(config: Config, folder: Path) -> tuple[int, int, Path] | None:
-    """Return the newest checkpoint of a folder, behind its seed's place and its epochs."""
+    """Return the newest checkpoint of a folder as (position of its seed, epochs done, path)."""
     order = {seed: position for position, seed in enumerate(config.train.seeds)}
     paths = checkpoint_paths(folder)
     return max(((order.get(seed, -1), epoch, path) for seed, epoch, path in paths), default=None)
@@ -401,5 +400,5 @@ def _prepare(
     for seed, (count, first, last) in missing.items():
         warn(
             f"metrics.jsonl lacks {count} epochs of seed {seed} that its checkpoint covers, "
-            f"{first} to {last}: its curve and the summary are of the others"
+            f"{first} to {last}: its curve and the summary leave them out"
         )

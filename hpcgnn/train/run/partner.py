@@ -1,8 +1,8 @@
-"""Checkpoints in the memory of two hosts: that of rank 0 and a partner's.
+"""Checkpoints in the memory of two hosts: the host of rank 0 and a partner.
 
-Files below ``run.partner_dir`` of a host (``/dev/shm``: its memory) outlive the ranks but not the
-host, so that one lost host takes one copy. A start brings the newest whole copy that its hosts hold
-to the disk, where the run goes on from it as from any other.
+Files below ``run.partner_dir`` of a host (``/dev/shm`` is its memory) outlive the ranks but not the
+host, so losing one host loses one copy. A restart writes the newest complete copy that its hosts
+hold to disk, and resumes from it as from any other checkpoint.
 """
 
 import hashlib
@@ -25,15 +25,15 @@ from hpcgnn.train.run.checkpoint import (
 from hpcgnn.train.run.directory import RunDirectory, newest_checkpoint
 
 Age: TypeAlias = tuple[int, int]
-"""The place of a seed in ``train.seeds``, and the epochs done."""
+"""The position of a seed in ``train.seeds``, and the epochs done."""
 
 _NONE: Age = (-1, -1)
 
 
 class PartnerMemory:
-    """Where a run keeps checkpoints in memory.
+    """A run's checkpoints in the memory of hosts.
 
-    Only the first rank of each host touches its folder, see `find_folder`.
+    Only the first rank of each host reads its folder, see `find_folder`.
     """
 
     def __init__(self, grid: ProcessGrid, config: Config, directory: RunDirectory) -> None:
@@ -46,9 +46,9 @@ class PartnerMemory:
 
     @collective
     def find_folder(self) -> None:
-        """Take the folder that the run's first session names, so that no other run finds it.
+        """Derive the folder's name from the run's first session, so that it is unique to the run.
 
-        There is none before that session is written.
+        There is no folder before that session is written.
         """
         grid, directory = self._grid, self._directory
         name: str | None = None
@@ -61,14 +61,14 @@ class PartnerMemory:
 
     @collective
     def save(self, checkpoint: Checkpoint) -> None:
-        """Keep a checkpoint, whole on rank 0, in place of the one before.
+        """Replace the copies by a new checkpoint, which is complete on rank 0.
 
-        Raises `CollectiveInputError` where a host's memory does not take it.
+        Raises `CollectiveInputError` if a host's memory has no room for it.
         """
         comm, rank, copy = self._grid.world, self._grid.rank, None
         with agree(comm):
             if rank == 0:
-                # As it was written: on the CPU.
+                # Read it back to send CPU tensors.
                 copy = read_checkpoint(self._write(checkpoint))
         if self._partner == 0:
             return
@@ -84,24 +84,24 @@ class PartnerMemory:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._folder.lstat().st_uid != os.getuid():
-                raise PermissionError(1, "belongs to somebody else")
+                raise PermissionError(1, "belongs to another user")
         except OSError as error:
             raise InputError(
                 f"run.partner_dir {self._folder}: {error.strerror}; choose another"
             ) from error
         path = write_checkpoint(self._folder, checkpoint)
-        for *_, other in checkpoint_paths(self._folder):
-            if other != path:
-                shutil.rmtree(other)
+        for *_, older in checkpoint_paths(self._folder):
+            if older != path:
+                shutil.rmtree(older)
         return path
 
     @collective
     def bring_back(self) -> Self:
-        """Write the newest copy of all hosts to the disk, if it is newer than what is there.
+        """Write the newest copy of all hosts to disk, if it is newer than the one there.
 
         Returns itself.
 
-        Raises `CollectiveInputError` where the disk does not take it.
+        Raises `CollectiveInputError` if it cannot be written.
         """
         self.find_folder()
         comm, rank = self._grid.world, self._grid.rank
@@ -121,7 +121,7 @@ class PartnerMemory:
         if ages[holder] <= bcast(comm, on_disk):
             if rank == 0:
                 hosts = number(len(set(self._hosts)), "host")
-                report(f"no newer checkpoint in the memory of {hosts} than on the disk")
+                report(f"no checkpoint in the memory of {hosts} is newer than that on disk")
             return self
         copy = held[1] if rank == holder else None
         if holder != 0 and rank == holder:
@@ -132,7 +132,7 @@ class PartnerMemory:
             if rank == 0:
                 assert copy is not None
                 path = write_checkpoint(self._directory.checkpoints, copy)
-                report(f"{path.name} comes from the memory of {self._hosts[holder]}")
+                report(f"{path.name} was restored from the memory of {self._hosts[holder]}")
         return self
 
     def _newest_whole(self, folder: Path) -> tuple[Age, Checkpoint | None]:
@@ -141,11 +141,11 @@ class PartnerMemory:
             try:
                 return (position, epoch), read_checkpoint(path)
             except StorageFormatError as error:
-                warn(f"a copy in memory is left out: {error}")
+                warn(f"a damaged copy in memory is ignored: {error}")
                 shutil.rmtree(path)
         return _NONE, None
 
     def drop(self) -> None:
-        """Give the memory of this host back."""
+        """Remove the copy in the memory of this host."""
         if self._folder is not None and self._hosts.index(self._grid.host) == self._grid.rank:
             shutil.rmtree(self._folder, ignore_errors=True)

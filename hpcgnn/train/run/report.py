@@ -1,4 +1,4 @@
-"""What a run tells its user on rank 0: its progress, and the results at its end."""
+"""The console output of a run on rank 0: its progress, and its final results."""
 
 import logging
 import shlex
@@ -15,15 +15,15 @@ from hpcgnn.trace import energy_line
 
 _QUIET_SECONDS = 10.0
 _SHOWN = ("_accuracy", "_micro_f1", "_mrr", "_r2")
-"""Ends of the metrics that models are chosen by."""
+"""Suffixes of the metrics that models are chosen by."""
 
 
-# Of the loss after the first epoch: a model that learns nothing stays below.
+# Warn if the loss grows by this factor: even a model that learns nothing stays below it.
 _GROWTH = 10.0
 
 
 class EpochDisplay:
-    """Shows epoch, loss, metrics and time left, where this rank is `active`; a context manager."""
+    """Shows epoch, loss, metrics and time left if this rank is `active`; a context manager."""
 
     def __init__(self, title: str, total: int, *, active: bool) -> None:
         self._title, self._total, self._active = title, total, active
@@ -33,7 +33,7 @@ class EpochDisplay:
         self._first_epoch: int | None = None
 
     def __enter__(self) -> "EpochDisplay":
-        # With -v each epoch has a line, which a bar would tear.
+        # With -v each epoch prints a line, which would break a progress bar.
         bar = console.shows(logging.INFO) and not console.shows(logging.DEBUG)
         if self._active and bar and sys.stderr.isatty():
             self._bar = console.start_bar("{task.fields[figures]}")
@@ -71,14 +71,14 @@ class EpochDisplay:
 def _shown(row: dict[str, Any]) -> dict[str, float]:
     splits = ("train", "valid", "test")
     metrics = (key for key in row if key.startswith(splits) and key.endswith(_SHOWN))
-    # Of several tasks the first one's.
+    # With several tasks, show the metric of the first.
     metric = next(metrics, "").partition("_")[2]
     names = {"loss": "train_loss"} | {split: f"{split}_{metric}" for split in splits}
     return {short: float(row[key]) for short, key in names.items() if row.get(key) is not None}
 
 
 def print_results(summary: dict[str, Any], path: Path) -> None:
-    """Print the table of seeds, and where the rest is."""
+    """Print the table of seeds, and where to find everything else."""
     metric, shown = summary["metric"].replace("_", " "), partial(metric_text, summary["metric"])
     rows = [
         (
@@ -121,39 +121,39 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     if epoch is not None:
         peak = max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"])
         wait = summary["sample_wait_share"]
-        waits = "" if wait is None else f", {wait:.1%} of it without samples"
+        waits = "" if wait is None else f", {wait:.1%} of it waiting for samples"
         report(f"median epoch {epoch:.3f} s{waits}, largest rank {peak / 2**20:.0f} MiB")
     if summary["energy"] is not None and summary["epoch_j"] is not None:
         report(energy_line(summary["energy"], summary["epoch_j"]))
     for result in summary["seeds"]:
-        for part, told in result.get("rollout", {}).items():
-            report(f"seed {result['seed']}, rollout of the {part} part: {rollout_line(told)}")
+        for part, errors in result.get("rollout", {}).items():
+            report(f"seed {result['seed']}, rollout of the {part} part: {rollout_line(errors)}")
     steps = 50 if any(result.get("rollout") for result in summary["seeds"]) else 1
-    wanted = f"--rollout {steps} -o rollout.h5" if summary["task"] == "fields" else "-o answers.csv"
-    report(f"results in {path}; answers: hpcgnn predict {shlex.quote(str(path))} {wanted}")
+    words = f"--rollout {steps} -o rollout.h5" if summary["task"] == "fields" else "-o answers.csv"
+    report(f"results in {path}; answers: hpcgnn predict {shlex.quote(str(path))} {words}")
     report_next("analyse", "report", path)
 
 
-def rollout_line(told: Mapping[str, Any]) -> str:
-    """Return the errors of a rollout as a line."""
-    last = told["steps"] - 1
+def rollout_line(rollout: Mapping[str, Any]) -> str:
+    """Return a line with the errors of a rollout."""
+    last = rollout["steps"] - 1
     after = sorted({0, *(step for step in (9, 49, 99) if step < last), last})
     texts = [
-        f"{name} {errors[step]:.4g} after {step + 1}{_beside(still[step])}"
-        for name, errors in told["rmse"].items()
-        for still in (told["unchanged_rmse"][name],)
+        f"{name} {errors[step]:.4g} after {step + 1}{_baseline(still[step])}"
+        for name, errors in rollout["rmse"].items()
+        for still in (rollout["unchanged_rmse"][name],)
         for step in after
         if errors[step] is not None
     ]
     return f"RMSE: {', '.join(texts)}"
 
 
-def _beside(unchanged: float | None) -> str:
-    return "" if unchanged is None else f" (as it was: {unchanged:.4g})"
+def _baseline(rmse: float | None) -> str:
+    return "" if rmse is None else f" (no change: {rmse:.4g})"
 
 
 def remark_on_growth(metrics: list[dict[str, Any]]) -> None:
-    """Say of which seeds the loss has grown without bound, though it is still finite."""
+    """Warn of seeds whose loss has grown strongly, though it is still finite."""
     losses: dict[int, list[float]] = {}
     for row in metrics:
         losses.setdefault(row["seed"], []).append(row["train_loss"])
@@ -166,15 +166,15 @@ def remark_on_growth(metrics: list[dict[str, Any]]) -> None:
 
 
 def remark_on_constants(results: list[dict[str, Any]]) -> None:
-    """Say, in one line, of which seeds the kept model tells nothing apart that is tested."""
+    """Warn, in one line, of seeds whose kept model gives all evaluated nodes the same output."""
     seeds: dict[str, list[str]] = {}
     for result in results:
         if result.get("constant"):
             seeds.setdefault(result["constant"], []).append(str(result["seed"]))
     if seeds:
-        alike = "; ".join(f"seed {', '.join(of)}: {what}" for what, of in seeds.items())
+        notes = "; ".join(f"seed {', '.join(numbers)}: {note}" for note, numbers in seeds.items())
         console.warn(
-            f"{alike}: the model may give all nodes the same output; try another "
+            f"{notes}: the model may give all nodes the same output; try another "
             "train.learning_rate, more train.epochs, or model.norm=layer, and check that all "
             "features have a similar scale"
         )

@@ -1,6 +1,6 @@
-"""Parameters whose rows belong to nodes: on a rank those of its nodes, in a checkpoint all of them.
+"""Parameters with a row per node: a rank has the rows of its nodes, a checkpoint has all rows.
 
-A checkpoint holds the rows by increasing original id, so that any number of ranks goes on from it.
+A checkpoint holds the rows by ascending original id, so any number of ranks can resume from it.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ from hpcgnn.typing import GlobalIndices
 def gather_rows(
     layer: Communicator, model: TrainableModule, tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return tensors with the rows of all ranks on rank 0; elsewhere those have no rows.
+    """Return tensors with the rows of all ranks on rank 0; elsewhere these tensors have no rows.
 
-    Tensors are by the name of a parameter or buffer, or ``NAME/KEY``, equal on all ranks; `model`
-    says which of them have rows of nodes.
+    Keys are the names of parameters or buffers, or ``NAME/KEY``, and equal on all ranks; `model`
+    tells which tensors have rows of nodes.
     """
     gathered = dict(tensors)
     # A restored optimiser may have its state in another order on each rank.
@@ -41,24 +41,24 @@ def gather_rows(
 def take_rows(
     model: TrainableModule, tensors: Mapping[str, Tensor], saved_ids: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return what `gather_rows` gave rank 0, with the rows of this rank's nodes.
+    """Select the rows of this rank's nodes from the tensors that `gather_rows` returned on rank 0.
 
     `saved_ids` is the checkpoint's model, which has the ids of all rows.
 
-    Raises `InputError` when a node of this rank has no row.
+    Raises `InputError` if a node of this rank has no row.
     """
     selected = dict(tensors)
     for name, value in tensors.items():
         ids = _ids_name(model, name, value)
         if ids is not None:
-            positions = _places(model.get_buffer(ids).cpu().numpy(), saved_ids[ids].numpy())
+            positions = _positions(model.get_buffer(ids).cpu().numpy(), saved_ids[ids].numpy())
             selected[name] = value[torch.from_numpy(positions)]
     return selected
 
 
 def _ids_name(model: TrainableModule, name: str, value: Tensor) -> str | None:
     """Return the buffer with the ids of a tensor's rows; None for a tensor that all ranks share."""
-    # The number of an optimiser's steps has no rows.
+    # The step count of an optimiser is a scalar without rows.
     return model.own_rows().get(name.partition("/")[0]) if value.ndim > 0 else None
 
 
@@ -69,8 +69,8 @@ def _gather(layer: Communicator, keys: GlobalIndices, value: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate([rows[:0], *pieces]))
 
 
-def _places(local_ids: GlobalIndices, saved_ids: GlobalIndices) -> GlobalIndices:
-    """Return where each of `local_ids` is among the increasing ids `saved_ids`."""
+def _positions(local_ids: GlobalIndices, saved_ids: GlobalIndices) -> GlobalIndices:
+    """Return the positions of `local_ids` among the ascending `saved_ids`."""
     positions, present = found_among(saved_ids, local_ids)
     missing = local_ids[~present]
     if len(missing):

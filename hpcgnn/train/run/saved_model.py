@@ -1,4 +1,4 @@
-"""A trained model from its run directory, and the graph that it is applied to."""
+"""Load a trained model from its run directory, and the graph to apply it to."""
 
 import dataclasses
 import math
@@ -52,10 +52,10 @@ from hpcgnn.train.run.checkpoint import (
 from hpcgnn.train.run.row_parameters import take_rows
 
 _OF_EDGES = ("links", "edges")
-"""Tasks whose classes are not those of the store's nodes."""
+"""Tasks whose outputs are not the classes of the store's nodes."""
 
 _WIDE = 1 << 16
-"""Width of a model that needs no explanation: some have no hidden layer."""
+"""Largest model.hidden accepted without a weight that wide: some models have no hidden layer."""
 
 _Facts = TypeVar("_Facts", bound=Facts)
 _Model = TypeVar("_Model", bound=TrainableModule)
@@ -63,11 +63,11 @@ _Model = TypeVar("_Model", bound=TrainableModule)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SavedModel:
-    """The model that a seed kept, by its newest checkpoint.
+    """The kept model of a seed, from its newest checkpoint.
 
     `run` is the run directory, or the file of its kept model; the store of `config` is the one to
-    apply the model to. `embedded` is the width of embeddings that labels of nodes are predicted
-    from, where other tasks read them too; else 0. `hides_links` says whether the graph was read
+    apply the model to. `embedded` is the width of the embeddings that tasks share, from which node
+    labels are predicted; 0 if they are not shared. `hides_links` tells whether the graph is read
     without the links that another task predicts.
     """
 
@@ -79,11 +79,11 @@ class SavedModel:
 
     @property
     def trained(self) -> GraphFacts:
-        """Sizes of the graph that the model was trained on."""
+        """The facts about the graph that the model was trained on."""
         return self.facts(GraphFacts)
 
     def facts(self, kind: type[_Facts]) -> _Facts:
-        """Return what the model was trained on; raises `InputError` where it is of another kind."""
+        """Return the facts about the training data; raises `InputError` if not of this kind."""
         try:
             return kind.from_json(self.checkpoint.state["graph"])
         except InputError as error:
@@ -91,30 +91,30 @@ class SavedModel:
 
     @property
     def rule(self) -> LabelRule:
-        """Which labels a multi-label model predicts."""
+        """The rule by which a multi-label model predicts labels."""
         return LabelRule.of_metrics(self.checkpoint.state["kept"]["metrics"])
 
     def scales(self) -> Scales:
-        """Return what features were scaled by, where that came from the graph.
+        """Return the scales of features that were computed from the training graph.
 
-        Raises `InputError` when it does not fit the features that the model was trained on.
+        Raises `InputError` if they do not fit the features that the model was trained on.
         """
         graph = self.config.graph
-        of_nodes, of_edges = (
+        scales_nodes, scales_edges = (
             how == "standard" for how in (graph.normalize_features, graph.normalize_edge_features)
         )
-        # Those with a / are of fields.
+        # Names with a / are scales of fields.
         kept = {
             name: tensor
             for name, tensor in self.checkpoint.features.items()
-            if (of_edges if Scales.is_of_edges(name) else of_nodes and "/" not in name)
+            if (scales_edges if Scales.is_of_edges(name) else scales_nodes and "/" not in name)
         }
         facts, widths = self.trained, dict[str, int | None]()
-        if of_nodes:
+        if scales_nodes:
             widths |= dict(zip(facts.type_names, facts.type_features, strict=True)) or {
                 "": facts.num_features
             }
-        # How many those of edges are, the store says when they are read.
+        # The number of edge features is checked when the store is read.
         widths |= dict.fromkeys({n.rpartition(".")[0] for n in kept if Scales.is_of_edges(n)})
         expected = {
             f"{name}.{field}".lstrip("."): (torch.float64, (width,))
@@ -127,12 +127,12 @@ class SavedModel:
 
     @collective
     def model(self, grid: ProcessGrid, make: Callable[[int], _Model]) -> _Model:
-        """Return the model that was kept, equal on all ranks but for rows of nodes.
+        """Return the kept model, equal on all ranks except for rows of nodes.
 
-        `make` makes a new one of a seed, as the run did.
+        `make` makes a new model from a seed, as the run did.
 
-        Raises `CollectiveInputError` when the weights are those of another model, or have vectors
-        of other nodes.
+        Raises `CollectiveInputError` if the weights belong to another model, or lack vectors of
+        some nodes.
         """
         with agree(grid.world):
             model = make(self.checkpoint.state["seed"])
@@ -142,53 +142,53 @@ class SavedModel:
         return model
 
     def make_model(self, graph: LocalGraph, seed: int) -> NodeModel:
-        """Return a new model of the nodes of a graph, such as the run's; not collective."""
+        """Return a new node model for a graph, like the run's; not collective."""
         if not self.embedded:
             return graph.make_model(self.config, seed)
         facts = graph.facts.with_embeddings(self.embedded)
         encoder = dataclasses.replace(graph, facts=facts).make_model(self.config, seed)
         return make_headed_model(encoder, self.embedded, graph.facts.num_classes, seed)
 
-    def of_task(self, name: str = "", *, own_store: bool = True) -> "SavedModel":
-        """Return the part of a model of several tasks that is of one of them; empty: of the first.
+    def of_task(self, task: str = "", *, own_store: bool = True) -> "SavedModel":
+        """Return the part of a model of several tasks for one of them, the first if it is empty.
 
-        A model of one task is its own part. On another store than the run's no link is hidden.
+        A model of one task is returned as is. On a store other than the run's, no link is hidden.
 
-        Raises `InputError` where it was not trained on that task.
+        Raises `InputError` if the model was not trained on that task.
         """
         tasks, checkpoint = self.config.train.tasks, self.checkpoint
-        name, state = name or tasks[0], checkpoint.state
-        choice("--task", name, tasks)
+        task, state = task or tasks[0], checkpoint.state
+        choice("--task", task, tasks)
         if len(tasks) == 1:
             return self
         metrics = {
-            f"{split}_{key.removeprefix(f'{split}_{name}_')}": value
+            f"{split}_{key.removeprefix(f'{split}_{task}_')}": value
             for key, value in state["kept"]["metrics"].items()
             for split in SPLITS
-            if key.startswith(f"{split}_{name}_")
+            if key.startswith(f"{split}_{task}_")
         }
         kept = {**state["kept"], "metrics": metrics}
         checkpoint = dataclasses.replace(
             checkpoint,
-            state={**state, "graph": state["parts"][name], "kept": kept},
-            model=SeveralModel.weights_of(name, checkpoint.model),
-            best=SeveralModel.weights_of(name, checkpoint.best),
+            state={**state, "graph": state["parts"][task], "kept": kept},
+            model=SeveralModel.weights_of(task, checkpoint.model),
+            best=SeveralModel.weights_of(task, checkpoint.best),
         )
         return dataclasses.replace(
             self,
-            config=joined.of_task(self.config, name),
+            config=joined.of_task(self.config, task),
             checkpoint=checkpoint,
-            embedded=0 if name in joined.OF_PAIRS else joined.width_of(self.config),
+            embedded=0 if task in joined.OF_PAIRS else joined.width_of(self.config),
             hides_links=own_store and "links" in tasks,
         )
 
     def check_store(self) -> None:
-        """Raise `InputError` where the store of the run is not there, or is another by now."""
+        """Raise `InputError` if the run's store is missing, or has changed since."""
         path, trained = self.config.graph.store, self.checkpoint.state["graph"]["fingerprint"]
         if not Path(path).exists():
             raise InputError(f"{self.run}: was trained on {path}, which is not here; give --store")
         with GraphStore.open(path) as store:
-            # Behind it stands that of targets, which need not be there.
+            # The fingerprint of targets follows; the targets need not exist here.
             if store.fingerprint != trained.partition("-")[0]:
                 raise InputError(
                     f"{self.run}: was trained on another store than {path} is now; give --store "
@@ -196,9 +196,9 @@ class SavedModel:
                 )
 
     def check(self, shape: ModelShape, with_head: Callable[[NodeModel], NodeModel]) -> None:
-        """See that the weights are those of a model of this shape, see `check_tensors`.
+        """Check that the weights fit a model of this shape, see `check_tensors`.
 
-        `with_head` returns the model of the run, of an encoder of nodes.
+        `with_head` returns the run's model for an encoder of nodes.
         """
         facts, name, seed = self.trained, self.config.model.name, self.checkpoint.state["seed"]
         dtype = getattr(torch, self.config.train.dtype)
@@ -212,12 +212,12 @@ class SavedModel:
         )
 
     def on(self, device: str) -> "SavedModel":
-        """Return the model for another device than the run's, cpu or cuda."""
+        """Return the model for a device, cpu or cuda, whatever the run used."""
         train = dataclasses.replace(self.config.train, device=device)
         return dataclasses.replace(self, config=dataclasses.replace(self.config, train=train))
 
     def origin(self) -> dict[str, str | int]:
-        """Return what a file of predictions says about where they come from."""
+        """Return the provenance that files of predictions record."""
         state = self.checkpoint.state
         return {
             "run": str(self.run),
@@ -235,32 +235,31 @@ def open_saved_model(
     *,
     trust_code: bool = True,
 ) -> SavedModel:
-    """Read the kept model of a seed, the best one by validation when None is given.
-
-    Raises `InputError` when there is no such checkpoint, no model was kept yet, it does not read,
-    or it is of a module that is not trusted.
+    """Read the kept model of a seed, or of the best seed by validation if None is given.
 
     `run` is a run directory, where the run may be under way, or the file of its kept model; `store`
-    another graph than the run's own to apply the model to. With `trust_code` the user's module that
-    the model is of is imported: commands that take a run directory or a file of somebody else leave
-    that to their user.
+    is a graph other than the run's to apply the model to. `trust_code` imports the user's module
+    that defines the model; commands that may take somebody else's files leave that to their user.
+
+    Raises `InputError` if there is no such checkpoint, no model has been kept yet, it cannot be
+    read, or it needs a module that is not trusted.
     """
     if run.is_file():
         config, checkpoint = read_kept_model(run, trust_code=trust_code)
     else:
         config, checkpoint = _newest(run, seed, None if trust_code else ())
     if seed is not None and seed != checkpoint.state["seed"]:
-        raise InputError(f"{run} is of seed {checkpoint.state['seed']}; leave --seed out")
+        raise InputError(f"{run} has seed {checkpoint.state['seed']}; leave --seed out")
     _check_weights(run, config, checkpoint)
     if store is not None or not Path(config.graph.targets).is_file():
-        # Numbers of nodes serve to tell how good predictions are; they are of the run's own graph.
+        # Targets only serve to score predictions, and belong to the run's own graph.
         graph = dataclasses.replace(config.graph, store=store or config.graph.store, targets="")
         config = dataclasses.replace(config, graph=graph)
     return SavedModel(run, config, checkpoint)
 
 
 def _check_weights(run: Path, config: Config, checkpoint: Checkpoint) -> None:
-    """Raise `InputError` where weights are no numbers, or do not explain the width of the model."""
+    """Raise `InputError` if weights are not finite, or narrower than the model's claimed width."""
     weights = checkpoint.best
     for name, value in weights.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
@@ -269,7 +268,7 @@ def _check_weights(run: Path, config: Config, checkpoint: Checkpoint) -> None:
                 "smaller train.learning_rate"
             )
     widest = max((size for value in weights.values() for size in value.shape), default=0)
-    # Before a model of that width is made.
+    # Check before a model of that width is allocated.
     if config.model.hidden > max(widest, _WIDE):
         raise InputError(
             f"{run}: says model.hidden = {config.model.hidden}, and no weights are wider than "
@@ -307,7 +306,7 @@ def _newest(
 
 
 def best_seed(valid: dict[int, float | None]) -> int:
-    """Return the seed with the best validation value, the lowest of equals; None is the worst."""
+    """Return the seed with the best validation value, the lowest on ties; None is the worst."""
     scores = {seed: -math.inf if value is None else value for seed, value in valid.items()}
     return max(sorted(scores), key=scores.__getitem__)
 
@@ -322,9 +321,9 @@ def _valid(checkpoint: Path) -> float | None:
 
 @collective
 def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder) -> LocalGraph:
-    """Read the graph that a saved model is applied to; it needs no labels and no split.
+    """Read the graph to apply a saved model to; it needs no labels and no split.
 
-    Raises `CollectiveInputError` on a store that does not read, or does not fit the model or the
+    Raises `CollectiveInputError` if the store cannot be read, or does not fit the model or the
     number of ranks.
     """
     config = saved.config
@@ -354,7 +353,7 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
         target_means=trained.target_means,
         target_scales=trained.target_scales,
     )
-    # Labels of the store are not the numbers that are predicted.
+    # For regression, labels of the store are not the predicted numbers.
     labels = None if trained.targets and not config.graph.targets else graph.labels
     return dataclasses.replace(graph, facts=facts, labels=labels)
 
@@ -376,7 +375,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
             ),
             tuple(zip(trained.type_names, trained.type_features, strict=True)),
         ),
-        # A graph without labels has no classes of its own, and embeddings are of any.
+        # A graph without labels fits any number of classes, and so do models without node classes.
         (
             "classes",
             (not trained.targets and config.train.task not in _OF_EDGES and store.num_classes)

@@ -1,4 +1,4 @@
-"""When, where and with what a run ran: the description of each start of it."""
+"""Describe each session of a run: when, where and with what software it ran."""
 
 import functools
 import os
@@ -19,7 +19,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.trace import energy_of
 
 _commit_of = functools.cache(commit_of)
-"""The code of a process is that of its start, and git takes as long as a small epoch."""
+"""Cached: a process keeps the code it started with, and git takes as long as a small epoch."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "mpi4py", "h5py")
 _LAUNCHERS = (
@@ -32,24 +32,24 @@ _LAUNCHERS = (
 
 @collective
 def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
-    """Describe this start of a run; whole on rank 0, others get an empty description.
+    """Describe this session of a run on rank 0; other ranks get an empty description.
 
-    It has ``started`` (UTC, ISO 8601), ``before_s`` (age of the process then: imports and the start
-    of MPI, earlier splits of a run over several), ``command``, ``directory`` (where it was given),
-    ``commit`` (None outside a checkout), ``versions``, ``hosts`` (of each its ranks, the cores that
-    they may use and all, its processor), ``launcher``, ``job`` (of the batch system), ``ranks``,
-    ``threads`` (of a rank), ``products`` (who multiplies dense float32); see `ended`.
+    It has ``started`` (UTC, ISO 8601), ``before_s`` (age of the process then: imports, MPI's start,
+    earlier splits), ``command``, ``directory`` (where it was given), ``commit`` (None outside a
+    checkout), ``versions``, ``hosts`` (each with its ranks, the cores they may use, all cores and
+    the processor), ``launcher``, ``job`` (its id in the batch system), ``ranks``, ``threads`` (per
+    rank), ``products`` (the library of dense float32 products); see `ended`.
     """
     machine = platform.node(), os.sched_getaffinity(0), (os.cpu_count(), _processor())
     machines = grid.world.gather(machine, root=0)
     if machines is None:
         return {}
-    # Launchers may bind each rank to cores of its own.
+    # Launchers may bind ranks to different cores: take the union.
     cores: dict[str, set[int]] = defaultdict(set)
     for name, usable, _ in machines:
         cores[name] |= usable
     counts = Counter(name for name, _, _ in machines)
-    about = {name: told for name, _, told in machines}
+    about = {name: info for name, _, info in machines}
     return {
         "started": _text(datetime.now(UTC)),
         "before_s": seconds_of_process(),
@@ -79,9 +79,9 @@ def ended(
 ) -> dict[str, Any]:
     """Return a session's description at its end.
 
-    Adds ``ended`` (UTC), ``wall_s`` since ``started``, ``epochs`` that it trained, whether it was
-    ``stopped``, ``energy`` of `hpcgnn.trace.energy_of`, and ``setup_s``: the seconds before its
-    first epoch by phase, of the rank that needed most in each; `ranks` has those of all.
+    Adds ``ended`` (UTC), ``wall_s`` since ``started``, the ``epochs`` that it trained, whether it
+    was ``stopped``, ``energy`` from `hpcgnn.trace.energy_of`, and ``setup_s``: the seconds before
+    the first epoch by phase, each of the slowest rank in `ranks`.
     """
     setup = [rank["setup_s"] for rank in ranks]
     phases = sorted({phase for phases_s in setup for phase in phases_s})
@@ -102,8 +102,8 @@ def _text(moment: datetime) -> str:
 
 
 def seconds_of_process() -> float:
-    """Return the age of this process, the start of Python and all imports included."""
-    # Behind the name, which may hold spaces: field 22 of /proc/PID/stat, in ticks since boot.
+    """Return the age of this process in seconds, including the start of Python and all imports."""
+    # Field 22 of /proc/PID/stat, in ticks since boot; split after the name, which may have spaces.
     fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
     ticks = int(fields.rpartition(")")[2].split()[19])
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -111,7 +111,7 @@ def seconds_of_process() -> float:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what takes part in the numbers of a run."""
+    """Return the versions of the software that may affect a run's results."""
     return {
         "hpcgnn": hpcgnn.__version__,
         "python": platform.python_version(),
@@ -122,12 +122,12 @@ def versions() -> dict[str, str]:
 
 
 def launcher_of(environment: Mapping[str, str]) -> str:
-    """Return what started the ranks, by the variables that it set."""
+    """Return the launcher of the ranks, recognised by the variables that it set."""
     return next((name for key, name in _LAUNCHERS if key in environment), "none")
 
 
 def _command() -> list[str]:
-    """Return the words that started this process; of ``python -m``, the module's name."""
+    """Return the command line of this process; ``python -m`` keeps the module's name."""
     original = sys.orig_argv[1:]
     if "-m" in original:
         return ["python", *original[original.index("-m") :]]

@@ -1,4 +1,4 @@
-"""summary.json: final metrics, and what each rank needed to reach them."""
+"""summary.json: final metrics, and the resources that each rank used."""
 
 import platform
 import resource
@@ -19,11 +19,11 @@ _KIBIBYTE = 1024
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the loop has reached.
+    """The outcome of the training loop.
 
-    `results` have a line for each finished seed, see `SeedRun.result`. `stopped`: a signal ended it
-    before all seeds were done; a checkpoint holds every epoch. `epochs_run` are those since the
-    start of this process.
+    `results` has an entry for each finished seed, see `SeedRun.result`. `stopped` means that a
+    signal ended it before all seeds were done; a checkpoint covers all epochs. `epochs_run` counts
+    the epochs of this process.
     """
 
     results: list[dict[str, Any]]
@@ -35,10 +35,10 @@ class Outcome:
 def gather_rank_details(
     task: Task[Any], trace: TraceRecorder, setup_s: dict[str, float], usage: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return a line for each rank, on rank 0; others get an empty list.
+    """Return an entry for each rank on rank 0; others get an empty list.
 
-    `setup_s` are seconds of this rank before the first epoch, by phase; `usage` is what the
-    operating system says of its epochs, see `Usage`.
+    `setup_s` are this rank's seconds before the first epoch, by phase; `usage` is the operating
+    system's account of its epochs, see `Usage`.
     """
     moved, grid = trace.traffic(), task.objective.grid
     local = {
@@ -67,9 +67,9 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the summary.
 
-    `outcome` is of the training loop. Times and rows of `ranks`, of `gather_rank_details`, belong
-    to its epochs, while `rows`, the lines of metrics.jsonl, has those before a resume too.
-    `sessions` are the starts of the run, this one last.
+    The times and counts of `ranks`, see `gather_rank_details`, cover the epochs of this session;
+    `rows`, the lines of metrics.jsonl, also cover those before a resume. `sessions` describes all
+    sessions of the run, this one last.
     """
     facts, results = task.objective.facts, outcome.results
     smoothed = [result["smoothed"] for result in results if "smoothed" in result]
@@ -96,9 +96,9 @@ def summarise(
 
 
 def averages(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Return ``mean`` and ``std``, the sample deviation, of the valid and test values of seeds.
+    """Return ``mean`` and ``std``, the sample deviation, of the seeds' valid and test values.
 
-    A value may be None. The mean of none is None, and so is the deviation of fewer than two.
+    Values of None are left out. The mean of none is None, and so is the deviation of fewer than 2.
     """
     names = ("valid", "test")
     values = {

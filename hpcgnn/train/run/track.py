@@ -1,7 +1,7 @@
-"""``run.track``: the metrics of a run for the programs that people watch runs with.
+"""``run.track``: copy the metrics of a run to experiment trackers.
 
-``metrics.jsonl`` is what a run goes on from; these are copies of it, made by rank 0. Where one
-fails, training goes on without it.
+A run resumes from ``metrics.jsonl``; these are copies of it, made by rank 0. If a tracker fails,
+training goes on without it.
 """
 
 import csv
@@ -28,27 +28,27 @@ Row: TypeAlias = dict[str, Any]
 
 
 class Tracker(ABC):
-    """Takes the metrics of one seed after the other."""
+    """Receives the metrics of one seed after the other."""
 
     def __init__(self, config: Config, directory: RunDirectory) -> None:
         self.config, self.directory = config, directory
 
     @abstractmethod
     def begin(self, seed: int, rows: list[Row], run: str | None) -> str | None:
-        """Begin a seed, or go on with it behind its `rows` of earlier starts.
+        """Begin a seed, or continue it after the `rows` of earlier sessions.
 
-        `run` is what `begin` returned at the earlier start that this one goes on from.
+        `run` is the value that `begin` returned in the session that this one continues.
         """
 
     @abstractmethod
     def add(self, row: Row) -> None:
-        """Take the line of an epoch."""
+        """Add the line of an epoch."""
 
     def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
-        """End the seed; one that is not `finished` goes on at the next start."""
+        """End the seed; one that is not `finished` continues in the next session."""
 
     def name_of(self, seed: int) -> str:
-        """Return the name of a seed's run, for people."""
+        """Return a readable name for a seed's run."""
         return f"{self.directory.path.absolute().name} seed {seed}"
 
     @property
@@ -59,7 +59,7 @@ class Tracker(ABC):
 
 
 class _Csv(Tracker):
-    """``metrics.csv``: a line for each epoch of all seeds, empty where nothing was measured."""
+    """``metrics.csv``: a line per epoch of all seeds; values not measured are empty."""
 
     def begin(self, seed: int, rows: list[Row], run: str | None) -> None:
         self._path = self.directory.path / "metrics.csv"
@@ -84,7 +84,7 @@ class _Csv(Tracker):
 
 
 class _TensorBoard(Tracker):
-    """``tensorboard/seed-S``: event files."""
+    """TensorBoard event files in ``tensorboard/seed-S``."""
 
     def begin(self, seed: int, rows: list[Row], run: str | None) -> None:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
@@ -105,7 +105,7 @@ class _TensorBoard(Tracker):
 
 
 class _MLflow(Tracker):
-    """A run for each seed where ``MLFLOW_TRACKING_URI`` says, else in ``mlflow.db``."""
+    """A run for each seed at ``MLFLOW_TRACKING_URI``, or else in ``mlflow.db``."""
 
     def begin(self, seed: int, rows: list[Row], run: str | None) -> str:
         # The ranks wait for rank 0: a server that does not answer must not hold them for minutes.
@@ -140,7 +140,7 @@ class _MLflow(Tracker):
 
 
 class _WandB(Tracker):
-    """A run for each seed, by the settings in the environment (``WANDB_MODE=offline``)."""
+    """A run for each seed, configured by environment variables (``WANDB_MODE=offline``)."""
 
     def begin(self, seed: int, rows: list[Row], run: str | None) -> str:
         import wandb  # noqa: PLC0415
@@ -174,11 +174,11 @@ _KINDS: Mapping[str, type[Tracker]] = {
 
 
 class Tracking:
-    """All trackers of a run, on rank 0; elsewhere none.
+    """All trackers of a run on rank 0; none elsewhere.
 
-    ``tracked.json`` says which runs of a tracker the seeds have, for a start that goes on.
+    ``tracked.json`` holds the tracker's run of each seed, so that a later session can continue it.
 
-    Raises `InputError` where the package of one is not there.
+    Raises `InputError` if the package of a tracker is not installed.
     """
 
     def __init__(self, config: Config, directory: RunDirectory, *, active: bool) -> None:
@@ -193,7 +193,7 @@ class Tracking:
             self._trackers[name] = _KINDS[name](config, self._directory)
 
     def begin(self, seed: int) -> None:
-        """Begin or go on with a seed."""
+        """Begin or continue a seed."""
         rows = self._directory.read_metrics() if self._trackers else []
         of_seed = [row for row in rows if row["seed"] == seed]
         path = self._directory.path / "tracked.json"
@@ -209,7 +209,7 @@ class Tracking:
         self._each(begin)
 
     def add(self, row: Row) -> None:
-        """Give an epoch's line to all."""
+        """Pass an epoch's line to all trackers."""
         self._each(lambda _, tracker: tracker.add(row))
 
     def end(self, *, finished: bool) -> None:
@@ -217,7 +217,7 @@ class Tracking:
         self._each(lambda _, tracker: tracker.end(finished=finished))
 
     def _each(self, call: Callable[[str, Tracker], None]) -> None:
-        """Leave out a tracker that fails, whatever its package raises."""
+        """Call all trackers; drop one that fails, whatever its package raises."""
         for name, tracker in list(self._trackers.items()):
             try:
                 call(name, tracker)

@@ -1,4 +1,4 @@
-"""What the operating system says of a process: seconds of its cores, and why it stood still."""
+"""The operating system's account of a process: CPU seconds, and what it waited for."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ from pathlib import Path
 
 _NANO = 1e-9
 _STOLEN = 8
-"""Place of the stolen ticks in the first line of /proc/stat."""
+"""Index of the stolen ticks in the first line of /proc/stat."""
 
 
 @dataclass(frozen=True)
@@ -18,18 +18,18 @@ class Usage:
     Parameters
     ----------
     wall_s
-        Seconds on the clock.
+        Wall-clock seconds.
     cpu_s
-        Seconds on a core.
+        CPU seconds.
     queued_s
-        Of its first thread: seconds in which it could have run, but others had the cores; None: not
-        counted here.
+        Seconds in which its first thread was ready to run, but the cores were busy; None if the
+        kernel does not count them.
     major_faults
-        Pages that were read from a disk, from swap among others.
+        Pages that were read from disk, including swap.
     yielded, preempted
-        How often it gave a core up, and how often it was taken away.
+        Voluntary and involuntary context switches.
     stolen_s
-        Seconds of cores that the host of a virtual machine gave to others, of the whole machine.
+        CPU seconds of the whole virtual machine that its host gave to others; None if unknown.
     """
 
     wall_s: float
@@ -42,7 +42,7 @@ class Usage:
 
     @classmethod
     def now(cls) -> "Usage":
-        """Ask for the counts of this process."""
+        """Return the current counts of this process."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         return cls(
             wall_s=time.perf_counter(),
@@ -55,7 +55,7 @@ class Usage:
         )
 
     def until_now(self) -> dict[str, float | int | None]:
-        """Return what has come to each count since, and ``cores``: how many it may use."""
+        """Return how much each count has grown since, and ``cores``: how many it may use."""
         now = Usage.now()
         added = {
             name: None if value is None or before is None else value - before
@@ -69,7 +69,7 @@ def _queued_s() -> float | None:
     try:
         waited_ns = int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError):
-        # Kernels may be built without.
+        # The kernel may be built without it.
         return None
     return waited_ns * _NANO
 

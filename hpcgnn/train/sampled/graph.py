@@ -1,4 +1,4 @@
-"""What ranks sample from; the whole graph of it, once on every host."""
+"""The graphs that ranks sample from, and how ranks share the whole graph once per host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask, Offsets
 
 @collective
 def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
-    """Return the features of all nodes, given on the CPU by their ranks, once on every host."""
+    """Return the features of all nodes, held once per host; each rank passes its own on the CPU."""
 
     def share(name: str, tensor: Tensor) -> Tensor:
         if isinstance(tensor, SparseFeatures):
@@ -50,8 +50,8 @@ def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
         else part.new_empty(int(starts[-1, number]), 0)
         for number, part in enumerate(features.parts)
     ]
-    places = share("places", torch.from_numpy(numbers))
-    shared = TypedRows(tuple(parts), share("types", features.types), places)
+    positions = share("places", torch.from_numpy(numbers))
+    shared = TypedRows(tuple(parts), share("types", features.types), positions)
     if features.owners is None:
         return shared
     assert features.numbers is not None
@@ -62,7 +62,7 @@ def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
 def fetch_features(
     grid: ProcessGrid, features: NodeFeatures, requests: Sequence[RowRequest]
 ) -> NodeFeatures:
-    """Return the features of the requested nodes, request after request, on the CPU."""
+    """Return the features of the requested nodes on the CPU, in the order of the requests."""
     if not isinstance(features, TypedRows):
         return torch.cat([_fetch(features, request) for request in requests])
     numbers, starts = _number(grid, features)
@@ -73,19 +73,19 @@ def fetch_features(
         requested = request.rows(numbers)
         types.append(kinds)
         for number, part in enumerate(features.parts):
-            of_type = requested[kinds == number]
+            members = requested[kinds == number]
             if part.shape[1] == 0:
-                pieces[number].append(part.new_empty(len(of_type), 0))
+                pieces[number].append(part.new_empty(len(members), 0))
                 continue
             row_map = RowMap(np.ascontiguousarray(starts[:, number]), grid.layer.rank)
-            # Numbers rise with global rows, as a request wants them.
-            pieces[number].append(_fetch(part, RowRequest.make(grid.layer, row_map, of_type)))
+            # A request needs ascending numbers: these ascend with the global rows.
+            pieces[number].append(_fetch(part, RowRequest.make(grid.layer, row_map, members)))
     parts = [torch.cat(piece) for piece in pieces]
     fetched = TypedRows.in_order(parts, torch.from_numpy(np.concatenate(types)))
     if features.numbers is None:
         return fetched
-    of_vectors = torch.cat([_fetch(features.numbers, request) for request in requests])
-    return replace(fetched, numbers=of_vectors, owners=features.owners)
+    vector_numbers = torch.cat([_fetch(features.numbers, request) for request in requests])
+    return replace(fetched, numbers=vector_numbers, owners=features.owners)
 
 
 @collective
@@ -102,9 +102,9 @@ def _fetch(rows: Tensor, request: RowRequest) -> Tensor:
 
 @collective
 def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offsets]:
-    """Return (N,) number of each local node among all nodes of its type, and where ranks begin.
+    """Return the number (N,) of each local node among all nodes of its type.
 
-    The second is (ranks + 1, types).
+    Also return the first number of each rank (ranks + 1, types).
     """
     counts = np.array([len(part) for part in features.parts], np.int64)
     ends = np.cumsum(grid.layer.allgather(counts), axis=0, dtype=np.int64)
@@ -114,11 +114,12 @@ def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offs
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _NodeRows:
-    """What is known of N nodes and of the edges that are aggregated over.
+    """N nodes, and the features of the edges that are aggregated over.
 
-    `node_ids` (N,) int64 are original, features on the CPU; `trained` (N,) bool says whether the
-    loss counts the node. Of each edge the model reads what is in `table`, if anything; `relations`
-    has relation and weight of the edges of each entry, where the model tells relations apart.
+    `node_ids` (N,) int64 are original ids, features are on the CPU, and `trained` (N,) bool marks
+    the nodes that have a loss. `table` holds the edge features that the model reads, if any;
+    `relations` holds relation and weight of each entry's edges, if the model distinguishes
+    relations.
     """
 
     node_ids: GlobalIndices
@@ -133,8 +134,8 @@ class _NodeRows:
 class HomeRows(_NodeRows):
     """The rows of this rank's block, from which graphs to sample are made.
 
-    The model aggregates over `edges`, with self loops where it wants them. Samplers walk `walked`,
-    the same object unless the graph is directed. `labels` are (N,) or (N, C).
+    The model aggregates over `edges`, with self loops if it uses them. Samplers walk `walked`, the
+    same object unless the graph is directed. `labels` are (N,) or (N, C).
     """
 
     row_map: RowMap
@@ -146,12 +147,12 @@ class HomeRows(_NodeRows):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SampledGraph(_NodeRows):
-    """Nodes and edges to sample from: all, or those of a part and its halo.
+    """Nodes and edges to sample from: the whole graph, or a part and its halo.
 
-    The model aggregates over `edges`, with self loops where it wants them, of `weights` (E,), None:
-    ones, whose sums by row, (R, N) of each relation or (N,), and by column, (N,), are float64.
-    Samplers walk `walked`: `edges`, or on a directed graph its edges both ways. `labels` are (N,)
-    int64 or (N, C) in the training dtype.
+    The model aggregates over `edges`, with self loops if it uses them, and `weights` (E,), None for
+    ones. The weights' sums are float64: by row (N,), or (R, N) by relation, and by column (N,).
+    Samplers walk `walked`: `edges`, or both directions of a directed graph. `labels` are (N,) int64
+    or (N, C) in the training dtype.
     """
 
     edges: Topology
@@ -163,7 +164,7 @@ class SampledGraph(_NodeRows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """The size of the arrays in bytes."""
         patterns = {id(pattern): pattern for pattern in (self.edges, self.walked)}.values()
         arrays = [self.weights, self.row_sums, self.column_sums, self.node_ids, self.trained]
         arrays.append(self.labels.numpy())
@@ -175,7 +176,7 @@ class SampledGraph(_NodeRows):
 
 @collective
 def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) -> HomeRows:
-    """Return this rank's rows of what the model aggregates over, and of what samplers walk."""
+    """Return this rank's rows of the edges to aggregate over, and of those that samplers walk."""
     features = graph.features.to(torch.device("cpu"))
     if isinstance(features, TypedRows) and features.numbers is not None:
         numbers, starts = _number(graph.grid, features)
@@ -197,10 +198,10 @@ def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) 
 
 @collective
 def number_chosen(grid: ProcessGrid, mask: Mask) -> tuple[Offsets, GlobalIndices]:
-    """Return the numbers of some nodes among themselves, rank after rank; `mask` is (num_local,).
+    """Return consecutive numbers of the nodes of a mask (num_local,), rank after rank.
 
-    The first result says where those of each rank begin; the second, (num_local,), has this rank's,
-    -1 for nodes that are none.
+    The first result (ranks + 1,) has the first number of each rank, the second (num_local,) the
+    numbers of this rank's nodes, -1 outside the mask.
     """
     counts = grid.layer.allgather(int(np.count_nonzero(mask)))
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -209,10 +210,7 @@ def number_chosen(grid: ProcessGrid, mask: Mask) -> tuple[Offsets, GlobalIndices
 
 @collective
 def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
-    """Return the graph of the nodes of a mask (num_local,) and the edges between them.
-
-    Nodes are numbered among the chosen ones.
-    """
+    """Return the subgraph induced by the nodes of a mask (num_local,), with nodes renumbered."""
     starts, numbers = number_chosen(grid, mask)
 
     def cut(pattern: PatternRows) -> tuple[PatternRows, GlobalIndices]:
@@ -240,21 +238,21 @@ def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
 
 
 def relation_sums(edges: Topology, relations: EdgeTable, count: int) -> FloatArray:
-    """Return the sums of the weights of each of so many relations' rows, (count, N) float64."""
+    """Return the row sums of the weights of `count` relations, (count, N) float64."""
     sums = np.zeros((count, edges.num_nodes))
     for rows in row_pieces(edges.indptr):
         indptr = edges.indptr[rows.start : rows.stop + 1]
         counts, numbers = relations.edges_of(np.arange(indptr[0], indptr[-1]))
         local = np.repeat(np.arange(rows.start, rows.stop), np.diff(indptr))
-        kinds, weights = relations.features[numbers].T
-        np.add.at(sums, (kinds.astype(np.int64), np.repeat(local, counts)), weights)
+        edge_relations, weights = relations.features[numbers].T
+        np.add.at(sums, (edge_relations.astype(np.int64), np.repeat(local, counts)), weights)
     return sums
 
 
 def weight_sums(edges: Topology, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-    """Return the sums of the weights (E,), None: ones, of each row and each column, (N,) float64.
+    """Return the row and the column sums (N,) float64 of weights (E,), None for ones.
 
-    The edges may be memory that the ranks of a host share: no other array of their size is made.
+    The edges may be in memory shared by the ranks of a host: no other array of that size is made.
     """
     by_row, by_column = np.zeros((2, edges.num_nodes))
     for rows in row_pieces(edges.indptr):
@@ -263,16 +261,16 @@ def weight_sums(edges: Topology, weights: FloatArray | None) -> tuple[FloatArray
         values = None if weights is None else weights[entries]
         local = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         by_row[rows] = np.bincount(local, values, minlength=len(indptr) - 1)
-        # One entry after another, so that pieces change no rounding.
+        # Add one entry after another, so that the pieces do not change rounding.
         np.add.at(by_column, edges.indices[entries], 1.0 if values is None else values)
     return by_row, by_column
 
 
 @collective
 def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
-    """Bring the rows of all ranks together on every host.
+    """Gather the rows of all ranks in shared memory on every host.
 
-    Raises `CollectiveInputError` when the graph has too many nodes to sample.
+    Raises `CollectiveInputError` if the graph has too many nodes to sample.
     """
     with agree(grid.world):
         if home.row_map.num_rows > np.iinfo(np.int32).max:

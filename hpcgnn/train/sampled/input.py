@@ -1,4 +1,4 @@
-"""What the steps of sampled training work on: subgraphs, or batches with sampled neighbours."""
+"""The inputs of sampled training steps: subgraphs, or batches with sampled neighbours."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,17 +39,17 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offset
 Made = TypeVar("Made")
 
 _COUNTED = 1 << 62
-"""Seed of the subgraphs that are counted before training: no seed of a model."""
+"""Seed of the subgraphs that are counted before training; no model has this seed."""
 
 
 @collective
 def make_sampler(
     walked: Topology, config: SamplingConfig, shared: ProcessGrid | None = None
 ) -> Sampler:
-    """Return the sampler of a configuration, of subgraphs, with the seed of counted ones.
+    """Return the subgraph sampler of a configuration, with the seed of counted subgraphs.
 
-    Where all ranks draw from this graph, `shared` are these: the function is collective, and tables
-    are held once on every host.
+    If all ranks draw from this graph, pass them as `shared`: the call is then collective, and
+    tables are held once per host.
     """
     name, budget = config.sampler, config.budget
     common: dict[str, Any] = {"topology": walked, "seed": _COUNTED, "multiple": config.clip}
@@ -71,7 +71,7 @@ def make_sampler(
 
 
 def no_nodes(walked: Topology) -> Sampler:
-    """Return a sampler of empty sets, for a part that has nothing to draw."""
+    """Return a sampler of empty subgraphs, for a part that has nothing to draw."""
     return RandomWalkSampler(topology=walked, seed=_COUNTED, roots=0, length=0)
 
 
@@ -86,25 +86,25 @@ def _table(shared: ProcessGrid | None, weights: FloatArray) -> AliasTable:
 
 
 def _once(grid: ProcessGrid, name: str, whole: Array) -> Array:
-    """Return an array that every rank has, in memory that the ranks of a host share."""
+    """Return an array, which every rank passes whole, in memory shared by the ranks of a host."""
     layer = grid.layer
     return share_on_hosts(grid, name, np.array_split(whole, layer.size)[layer.rank])
 
 
 _PROBED = 8
-"""Subgraphs that tell how large the others are."""
+"""Subgraphs drawn to estimate the mean size."""
 
 
 class StepInput(ABC):
-    """Draws what the steps of an epoch work on; a function of seed and epoch."""
+    """Draws the inputs of an epoch's steps, as a function of seed and epoch."""
 
     views: SampledViews
     num_steps: int
     pool_bytes = 0
-    """The most bytes that waited in a pool."""
+    """The most bytes that waited in a prefetch pool."""
 
     def at(self, seed: int, epoch: int) -> "StepInput":
-        """Return what draws an epoch: the same for all."""
+        """Return the input of an epoch: here the same for all epochs."""
         return self
 
     def details(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ class StepInput(ABC):
         return {"pool_bytes_max": self.pool_bytes}
 
     def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], StepData]]:
-        """Yield, for each step, what makes this rank's share of it ready."""
+        """Yield, for each step, a function that prepares this rank's share of it."""
         return self.views.context.device.prepare_ahead(self.draw(seed, epoch), self.prepare)
 
     @abstractmethod
@@ -121,16 +121,16 @@ class StepInput(ABC):
 
     @abstractmethod
     def prepare(self, drawn: Any) -> StepData:
-        """Return what a step works on, where the model is."""
+        """Return the data of a step on the model's device."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what the summary says of an epoch."""
+        """Return the summary's facts about an epoch."""
 
     def make_ahead(
         self, make: Callable[[Any], Made], items: Iterable[Any], least_depth: int = 1
     ) -> Iterator[Made]:
-        """Yield what threads make of items, ahead of their use; see `Prefetch`."""
+        """Yield the results of `make` on items, computed ahead by threads; see `Prefetch`."""
         config = self.views.context.config.sampling
         depth = max(config.ahead, least_depth)
         with Prefetch(make, items, threads=config.threads, depth=depth) as pool:
@@ -141,10 +141,10 @@ class StepInput(ABC):
 
 @dataclass(eq=False, kw_only=True)
 class SubgraphInput(StepInput):
-    """The subgraphs of each step, of which this rank has `mine`.
+    """The subgraphs of each step; this rank draws those in `mine`.
 
-    Ranks that sample different graphs draw different numbers: those of their lane. A subgraph has
-    `mean_nodes`, on all ranks together; `num_counted` were counted for coefficients.
+    Ranks that sample different graphs draw different random numbers: those of their lane. A
+    subgraph has `mean_nodes` nodes, over all ranks; `num_counted` were counted for coefficients.
     """
 
     views: SampledViews
@@ -160,7 +160,7 @@ class SubgraphInput(StepInput):
     @classmethod
     @collective
     def of_whole(cls, views: SampledViews, examples: SubgraphExamples) -> "SubgraphInput":
-        """Prepare subgraphs of one graph that all ranks know, and share them among the ranks."""
+        """Prepare subgraphs of one graph that all ranks know, distributed over the ranks."""
         grid, graph, config = views.parts
         sampler = make_sampler(graph.walked, config, grid)
         source = SubgraphSource(sampler, edges=graph.edges)
@@ -185,10 +185,10 @@ class SubgraphInput(StepInput):
     @classmethod
     @collective
     def of_part(cls, views: SampledViews, examples: SubgraphExamples) -> "SubgraphInput":
-        """Prepare subgraphs of this rank's part; those of all parts make one of the budget."""
+        """Prepare subgraphs of this rank's part; all ranks together use the budget once."""
         grid, graph, config = views.parts
         sizes = np.array(grid.layer.allgather(graph.edges.num_roots), np.int64)
-        # A part that can draw nothing gets no share of the budget, and empty subgraphs.
+        # A part that has nothing to draw gets no share of the budget, and empty subgraphs.
         draws = grid.layer.allgather(_can_draw(graph, config) * graph.edges.num_roots)
         budget, walkers = (
             int(np.diff(_bounds(total, np.array(draws, np.int64)))[grid.block])
@@ -218,14 +218,14 @@ class SubgraphInput(StepInput):
 
     @override
     def draw(self, seed: int, epoch: int) -> Iterator[tuple[list[Subgraph], tuple[int, int]]]:
-        config, mine = self.views.context.config.sampling, np.array(self.mine, np.int64)
-        # Subgraphs are numbered through all epochs, so that a resumed run draws what comes next.
+        config, own = self.views.context.config.sampling, np.array(self.mine, np.int64)
+        # Subgraphs are numbered over all epochs, so that a resumed run draws the next ones.
         firsts = (epoch * self.num_steps + np.arange(self.num_steps)) * config.subgraphs
-        numbers = (firsts[:, None] + mine).reshape(-1) * self.num_lanes + self.lane
+        numbers = (firsts[:, None] + own).reshape(-1) * self.num_lanes + self.lane
         source = replace(self.source, sampler=replace(self.source.sampler, seed=seed))
-        subgraphs = self.make_ahead(source, numbers.tolist(), len(mine))
+        subgraphs = self.make_ahead(source, numbers.tolist(), len(own))
         for _ in range(self.num_steps):
-            yield [next(subgraphs) for _ in mine], (seed, epoch)
+            yield [next(subgraphs) for _ in own], (seed, epoch)
 
     @override
     def describe(self) -> dict[str, Any]:
@@ -260,10 +260,10 @@ _DrawnBatch: TypeAlias = tuple[LayeredSample, Any, int, tuple[int, int]]
 class BatchInput(StepInput):
     """Batches of examples with sampled neighbours of their nodes.
 
-    With `parts` ranks know different examples: each draws a share of a batch in proportion to its
-    own. Otherwise all draw the same batch, and each takes a piece of it; or, where runs are to be
-    reproducible, of ``sampling.subgraphs`` pieces, that no number of ranks changes, those that come
-    to it.
+    With `parts`, ranks know different examples, and each draws a share of a batch in proportion to
+    its number. Otherwise all ranks draw the same batch, and each takes one piece of it. If runs are
+    to be reproducible, there are ``sampling.subgraphs`` pieces for any number of ranks, and each
+    rank takes some of them.
     """
 
     @collective
@@ -288,12 +288,11 @@ class BatchInput(StepInput):
 
     @override
     def draw(self, seed: int, epoch: int) -> Iterator[_DrawnBatch]:
-        # Yield this rank's share of each batch, what it has chosen, the batch's size, the seeds.
-        # An epoch goes through the examples in a new order, again and again when it has more steps
-        # than that takes.
+        # Yield this rank's sample of each batch, its examples, the batch's size and the seeds.
+        # An epoch takes the examples in a new order, repeated if it has more steps than needed.
         order = np.random.default_rng([seed, epoch]).permutation(len(self.examples))
         sampler = FanOutSampler(self._graph.edges, seed, self._config.fan_outs)
-        # Here and not in the threads, which must not communicate, not even with themselves.
+        # Made here, not in the threads, which must not communicate, even on a single rank.
         batches = [self._batch(order, step, (seed, epoch)) for step in range(self.num_steps)]
         lane, lanes = (self._block, self._num_blocks) if self._parts else (0, 1)
 
@@ -313,14 +312,14 @@ class BatchInput(StepInput):
         features, targets = self.views.features(inputs, seeds), self.examples.targets(items)
         if isinstance(targets, Tensor):
             targets = self.views.context.device.put(targets)
-        # Of nodes whose labels are inputs, those that are hidden are predicted.
+        # With labels as inputs, only nodes with hidden labels are predicted: the size is not known.
         known = size if self._graph.label_inputs is None else None
         return StepData(view, features, targets, known)
 
     def _batch(
         self, order: GlobalIndices, step: int, seeds: tuple[int, int]
     ) -> tuple[Sequence[LocalIndices], Any, int]:
-        """Return this rank's nodes of a batch by pieces, what they are for, and the size of all."""
+        """Return this rank's nodes of a batch by piece, their examples, and the batch's size."""
         first = step * self._size % self._total
         stop = min(first + self._size, self._total)
         if not self._parts:
@@ -331,7 +330,7 @@ class BatchInput(StepInput):
             shares = (BatchShare(numbers, positions, seeds) for positions in own_pieces)
             drawn = list(map(self.examples.batch, shares))
             return [nodes for nodes, _ in drawn], [items for _, items in drawn], size
-        # Proportional cuts of every rank's order: all ranks end an epoch in the same step.
+        # Cut every rank's order in proportion, so that all end an epoch in the same step.
         begins, ends = (self._counts * position // self._total for position in (first, stop))
         numbers = order[begins[self._block] : ends[self._block]]
         share = BatchShare(numbers, np.arange(len(numbers)), seeds)
@@ -344,19 +343,19 @@ def _mean_nodes(sampler: Sampler, numbers: range) -> float:
 
 
 def _num_steps(config: SamplingConfig, num_nodes: int, mean_nodes: float) -> int:
-    """Return the steps that draw as many nodes as there are, unless the configuration says more."""
+    """Return the configured number of steps, or enough to draw as many nodes as there are."""
     per_step = max(mean_nodes, 1.0) * config.subgraphs
     return config.steps or int(np.ceil(num_nodes / per_step))
 
 
 def _can_draw(graph: SampledGraph, config: SamplingConfig) -> bool:
-    """Return whether a part has what the sampler draws."""
+    """Return whether a part has anything for the sampler to draw."""
     walked = graph.walked
     return config.sampler != "edge" or int(walked.indptr[walked.num_roots]) > 0
 
 
 def _bounds(total: int, sizes: Offsets) -> Offsets:
-    """Return (len(sizes) + 1,) int64 from 0: `total` dealt out in proportion to sizes."""
+    """Return bounds (len(sizes) + 1,) int64 that split `total` in proportion to sizes."""
     ends: Offsets = np.concatenate([[0], np.cumsum(sizes)])
     return total * ends // max(int(ends[-1]), 1)
 
@@ -366,7 +365,7 @@ def _count(source: SubgraphSource, numbers: range, config: SamplingConfig) -> Co
 
 
 def _add_up(grid: ProcessGrid, counted: Coefficients, num_counted: int) -> Coefficients:
-    """Return the counts of all ranks, once on every host."""
+    """Return the summed counts of all ranks, held once per host."""
     for counts in (counted.nodes, counted.entries):
         allreduce_sum(grid.layer, counts)
     return Coefficients(

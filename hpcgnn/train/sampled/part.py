@@ -1,9 +1,9 @@
-"""A part of the graph with its halo: what a rank samples from in partitioned training.
+"""A part of the graph with its halo, from which a rank samples in partitioned training.
 
-Nodes have a home, the block row of the store that their rank judges models with. For some epochs a
-node belongs to the part of a rank, which is its home or, for a share of the nodes, a rank drawn at
-random. The rank fetches the rows of its part and of all nodes within some steps of it, and trains
-on the graph of these nodes alone: no rank ever holds more than its home, its part and the halo.
+The home of a node is the rank that has its rows of the store and evaluates models on them. For a
+period of epochs, a node belongs to the part of its home or, for a share of the nodes, of a random
+rank. A rank fetches the rows of its part and of all nodes within some steps of it, and trains on
+the graph of these nodes: it never holds more than its home rows, its part and the halo.
 """
 
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 def choose_part(
     grid: ProcessGrid, row_map: RowMap, share: float, seed: int, period: int
 ) -> GlobalIndices:
-    """Return this rank's part, int64 increasing rows: a function of seed and period.
+    """Return this rank's part as ascending int64 rows, a function of seed and period.
 
-    `share` is the chance of a node to go to a rank drawn at random; nobody moves in period 0.
-    Periods count reshuffles.
+    `share` is the probability that a node moves to a random rank; none moves in period 0. Periods
+    count reshuffles.
     """
     rows = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     owners = np.full(len(rows), grid.block, np.int32)
@@ -43,7 +43,7 @@ def choose_part(
         moves = draws.random(len(rows)) < share
         targets = draws.integers(0, grid.num_blocks, len(rows), dtype=np.int32)
         owners = np.where(moves, targets, owners)
-    # Homes are in the order of ranks, so what arrives is increasing.
+    # Rows are received in the order of ranks, and homes ascend with ranks: the part is sorted.
     (part,) = redistribute(grid.layer, owners, rows)
     return part
 
@@ -52,12 +52,12 @@ def choose_part(
 def fetch_part(
     grid: ProcessGrid, home: HomeRows, part: GlobalIndices, halo: int
 ) -> tuple[SampledGraph, int]:
-    """Return the graph of a part and its halo, the part first, and the rows that other ranks got.
+    """Return the graph of a part and its halo, the part first, and the number of rows sent.
 
-    Edges to nodes beyond the halo are left out, and sums of rows are those of what is left. `part`
-    is (n,) int64 increasing rows; the halo is all within so many steps of it, along `home.walked`.
+    Edges to nodes beyond the halo are left out, also from the row sums. `part` is (n,) ascending
+    int64 rows; the halo is all nodes within `halo` steps of it along `home.walked`.
 
-    Raises `CollectiveInputError` when a part and its halo have too many nodes to sample.
+    Raises `CollectiveInputError` if a part and its halo have too many nodes to sample.
     """
     requests, rows = [], []
     nodes, reached = [part], part
@@ -70,7 +70,8 @@ def fetch_part(
     ids = np.concatenate(nodes)
     with agree(grid.world):
         if len(ids) > np.iinfo(np.int32).max:
-            raise InputError(f"{len(ids)} nodes of a part and its halo: sampling has 31 bits")
+            count = f"{len(ids)} nodes of a part and its halo: sampling numbers nodes with 31 bits"
+            raise InputError(f"{count}; lower sampling.halo, or use more ranks")
     walked, weights, entries = _cut(ids, rows, len(part))
     edges = walked
     if home.edges is not home.walked:
@@ -111,7 +112,7 @@ def _rows_of(request: RowRequest, rows: PatternRows) -> PatternRows:
 
 
 def _table_of(requests: Sequence[RowRequest], rows: PatternRows, table: EdgeTable) -> EdgeTable:
-    """Return the edges of the entries of all rows that are asked for."""
+    """Return the edges of the entries of all requested rows."""
     counts: list[Array] = []
     features: list[Array] = []
     ends = np.concatenate([[0], np.cumsum(table.counts)])
@@ -128,13 +129,13 @@ def _node_rows(requests: Sequence[RowRequest], array: Array) -> Array:
 def _cut(
     ids: GlobalIndices, pieces: Sequence[PatternRows], num_roots: int
 ) -> tuple[Topology, FloatArray | None, GlobalIndices]:
-    """Return the rows of `ids`, without columns that are not among them, the weights, and which."""
+    """Return the graph of `ids` without other columns, its weights, and the entries kept."""
     lengths = np.concatenate([np.diff(piece.indptr) for piece in pieces])
     columns = np.concatenate([piece.columns for piece in pieces])
     rows = np.repeat(np.arange(len(ids), dtype=np.int32), lengths)
-    positions, present = _places(ids, columns)
+    positions, present = _positions(ids, columns)
     rows = rows[present]
-    # Places do not rise with global rows: the halo lies behind the part.
+    # Sort the columns of each row: positions do not ascend with global rows, as the halo follows.
     order = np.lexsort((positions, rows))
     weights = None
     if pieces[0].weights is not None:
@@ -145,8 +146,8 @@ def _cut(
     return Topology(indptr, positions[order], num_roots), weights, np.flatnonzero(present)[order]
 
 
-def _places(ids: GlobalIndices, columns: GlobalIndices) -> tuple[LocalIndices, Array]:
-    """Return the places in `ids`, in order, of the columns that are there, and which these are."""
+def _positions(ids: GlobalIndices, columns: GlobalIndices) -> tuple[LocalIndices, Array]:
+    """Return the positions in `ids` of the columns that are among them, and the mask of these."""
     order = np.argsort(ids).astype(np.int32)
-    near, present = found_among(ids[order], columns)
-    return order[near[present]], present
+    nearest, present = found_among(ids[order], columns)
+    return order[nearest[present]], present

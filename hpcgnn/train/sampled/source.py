@@ -1,8 +1,8 @@
-"""Sampled subgraphs, or batches of nodes with sampled neighbours; models are judged on the whole.
+"""Train on sampled subgraphs, or batches with sampled neighbours; evaluate on the whole graph.
 
-Ranks sample one topology, which a host holds once, or each its part of the graph. On a shared
-topology a step has the same subgraphs on any number of ranks. Ranks set theirs side by side,
-so that normalisation over nodes sees one batch, and their shares of the loss add up.
+Ranks sample from one graph, held once per host, or each from its part. On a shared graph, a step
+has the same subgraphs for any number of ranks. The ranks' subgraphs form one disjoint union, so
+that normalisation over nodes sees one batch, and their shares of the loss add up.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,16 +32,16 @@ from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.train.sources.source import Examples, Ready, Source, StepData, numbered
 
 SUBGRAPHS: Reasons = {
-    Trait.PLANNED_FROM_DEGREES: "its subgraphs are drawn of the graph itself",
+    Trait.PLANNED_FROM_DEGREES: "its subgraphs are drawn from the graph itself",
 }
-"""What steps lack that are of subgraphs or of batches of graphs."""
+"""The traits that steps on subgraphs or on batches of graphs lack."""
 
 
 class Sampled(Protocol):
-    """Gives what an epoch samples from: a function of seed and epoch."""
+    """Provides the step input of an epoch, as a function of seed and epoch."""
 
     def at(self, seed: int, epoch: int) -> StepInput:
-        """Return it; collective."""
+        """Return the input of an epoch; collective."""
 
     def details(self) -> dict[str, Any]:
         """Return this rank's sizes for the summary; not collective."""
@@ -49,7 +49,7 @@ class Sampled(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """What graphs to sample are made of, and what is trained on."""
+    """The data that graphs to sample are made from, and the examples to train on."""
 
     context: Context
     home: HomeRows
@@ -58,7 +58,7 @@ class Population:
 
     @collective
     def input(self, graph: SampledGraph, *, parts: bool) -> StepInput:
-        """Return the steps on a graph that all ranks know, or on this rank's part."""
+        """Return the step input for a graph that all ranks know, or for this rank's part."""
         views = SampledViews(self.context, graph, self.aggregations)
         with self.context.trace.span("plan.sampling"):
             if self.context.config.sampling.sampler == "neighbour":
@@ -68,14 +68,14 @@ class Population:
 
     @collective
     def shared(self) -> StepInput:
-        """Return the steps on one graph for all ranks and epochs."""
+        """Return the step input for the whole graph, shared by all ranks and epochs."""
         with self.context.trace.span("read.whole"):
             graph = share_whole(self.context.grid, self.home)
         return self.input(graph, parts=False)
 
 
 class PartOfGraph:
-    """A part of the graph and its halo for each rank, another one from time to time."""
+    """A part of the graph and its halo for each rank, reshuffled from time to time."""
 
     def __init__(self, population: Population) -> None:
         self._population, self._context = population, population.context
@@ -86,18 +86,18 @@ class PartOfGraph:
 
     @collective
     def at(self, seed: int, epoch: int) -> StepInput:
-        """Return this rank's part in an epoch; fetch it when the epoch begins a period."""
+        """Return the input of this rank's part in an epoch; fetch it if a new period begins."""
         interval = self._context.config.sampling.reshuffle_epochs
         period = (seed, epoch // interval if interval > 0 else 0)
         if self._input is None or period != self._period:
             self._keep_peaks()
-            # Two parts at a time would not fit where one does.
+            # Free the old part first: memory may hold only one.
             self._input = None
             self._input, self._period = self._fetch(*period), period
         return self._input
 
     def details(self) -> dict[str, Any]:
-        """Return what waited in the pools, and the largest part with its halo."""
+        """Return the peak bytes in prefetch pools, and the largest part with its halo."""
         self._keep_peaks()
         moved = {"reshuffle_rows": self._moved}
         return {"pool_bytes_max": self._pool_bytes, **self._sizes, **moved}
@@ -124,9 +124,9 @@ class PartOfGraph:
 
 
 class DrawnSource(Source):
-    """Steps that threads draw ahead of their use.
+    """A source of steps that threads draw ahead of their use.
 
-    `described` is what the summary says of an epoch before there was one.
+    `described` has the summary's facts about an epoch until the first one has begun.
     """
 
     needs_rows: ClassVar[bool] = True
@@ -144,7 +144,7 @@ class DrawnSource(Source):
 
     @collective
     def num_steps(self, seed: int, epoch: int) -> int:
-        """Return the steps of an epoch."""
+        """Return the number of steps of an epoch."""
         return self._sampled.at(seed, epoch).num_steps
 
     @collective
@@ -158,17 +158,17 @@ class DrawnSource(Source):
 
     @override
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        # How the graph was sampled, with the largest of each size of all ranks.
+        # Facts about the sampling, and the maximum of each size over all ranks.
         names = [name for name in self.details() if name != "reshuffle_rows"]
         sizes = {name: max(rank[name] for rank in ranks) for name in names}
         return {"sampling": {**self._described, **sizes}}
 
 
 class SampledSource(DrawnSource):
-    """Subgraphs, or batches with sampled neighbours, of the rows of a graph.
+    """A source of subgraphs, or of batches with sampled neighbours, of one graph.
 
-    Raises `CollectiveInputError` when fan-outs do not fit the model, or the graph has too many
-    nodes to sample.
+    Raises `CollectiveInputError` if fan-outs do not fit the model, or the graph has too many nodes
+    to sample.
     """
 
     needs: ClassVar[frozenset[Trait]] = frozenset({Trait.LAYER_VIEWS})
@@ -208,12 +208,12 @@ class SampledSource(DrawnSource):
 
     @collective
     def _size(self, step: StepData) -> float:
-        """Return what the sum of the losses of subgraphs is divided by, the same on all ranks."""
+        """Return the divisor of the summed losses of subgraphs, the same on all ranks."""
         options, layer = self._context.config.sampling, self._context.grid.layer
         if step.weights is None:
             return max(int(layer.allreduce(len(step.targets))), 1)
-        # Weights are 1 / the chance of a node to be in a subgraph. Their own sum in place of the
-        # number of nodes that it estimates gives the ratio estimator: biased, with less noise.
+        # Weights are inverse probabilities of a node to be sampled. Dividing by their sum, not by
+        # the number of nodes it estimates, is the ratio estimator: biased, with less variance.
         if options.estimator == "ratio":
             sums = self._context.grid.sum_over_blocks
             return max(float(arithmetic().sums_and_count(step.weights[:, None], sums)[0]), 1.0)
@@ -224,13 +224,13 @@ class SampledSource(DrawnSource):
 
 @collective
 def prepare_products(context: Context, objective: GraphObjective) -> None:
-    """Compute the products that evaluations keep, where that is to be done before training."""
+    """Compute the products that evaluations reuse, if ``exchange.prepare`` is "before"."""
     if context.config.exchange.prepare == "before":
         objective.whole.prepare()
 
 
 def check_fan_outs(config: Config, depth: int) -> None:
-    """Raise `InputError` where fan-outs do not fit a model that aggregates `depth` times."""
+    """Raise `InputError` if fan-outs do not fit a model that aggregates `depth` times."""
     num_fan_outs = len(config.sampling.fan_outs)
     if num_fan_outs != depth:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Sampled subgraphs as what models aggregate with."""
+"""Make the graph views, with which models aggregate, of sampled subgraphs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,14 +22,13 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class _SampledEntries:
-    """The entries of a sampled matrix: local rows and columns (nnz,), and sums of these.
+    """The entries of a sampled matrix: local rows and columns (nnz,), and weight sums of these.
 
-    The sums of rows are (rows,), or (R, rows) of each relation.
+    Row sums are (rows,), or (R, rows) by relation.
 
-    `numbers` (nnz,) int64 are those of the entries in the whole graph, `weights` (nnz,) are of the
-    edges. A sum over the sampled entries of a row, or of a column, is multiplied by its factors
-    (nnz,), entry by entry, to estimate the whole sum. `of_whole` says whether the sums are those of
-    the whole graph.
+    `numbers` (nnz,) int64 are the numbers of the entries in the whole graph, `weights` (nnz,) those
+    of the edges. Entries are multiplied by row or column factors (nnz,), so that sums over sampled
+    rows or columns estimate the whole sums. `of_whole` tells if the sums are of the whole graph.
     """
 
     rows: LocalIndices
@@ -45,10 +44,10 @@ class _SampledEntries:
     def values(
         self, aggregation: Aggregation, dtype: DTypeLike, *, numbered: bool
     ) -> FloatArray | None:
-        """Return (nnz,) values of the scaled matrix of `aggregation`; None for a bare pattern.
+        """Return the values (nnz,) of the matrix scaled for `aggregation`; None for ones.
 
-        Messages, and attention to `numbered` edges, are of the entries that are there, without
-        factors.
+        If entries are `numbered`, for messages and attention with edge features, the values are
+        their numbers: these aggregations use the sampled entries without factors.
         """
         if numbered:
             return self.numbers.astype(np.float64)
@@ -59,7 +58,7 @@ class _SampledEntries:
         if aggregation.is_scaled:
             by_row, by_column = self.row_sums[self.rows], self.column_sums[self.columns]
             divisors = aggregation.divisors(by_row, by_column)
-            # As in the whole graph, weights whose sum is zero give zero.
+            # As in the whole graph, a weight sum of zero gives zero.
             values = np.divide(values, divisors, out=np.zeros_like(values), where=divisors != 0)
         return values.astype(dtype)
 
@@ -68,8 +67,9 @@ class _SampledEntries:
     ) -> tuple["_SampledEntries", LocalIndices]:
         """Return the entries of the matrix with a block of rows for each relation, and its rows.
 
-        Of the R times `num_columns` rows, those with entries are there, as (rows,) int32 says;
-        `kept` (n,) are the columns of the output nodes. `table` has the edges of all entries.
+        Only those of the R times `num_columns` rows that have entries exist; their numbers (rows,)
+        int32 are returned. `kept` (n,) are the columns of the output nodes, and `table` has the
+        edges of all entries.
         """
         counts, numbers = table.edges_of(self.numbers)
         entries: Array = np.repeat(np.arange(len(self.rows)), counts)
@@ -98,9 +98,9 @@ class _SampledEntries:
 
 
 class SampledViews:
-    """Makes the views of models over sampled subgraphs.
+    """Makes the graph views of sampled subgraphs.
 
-    Sums of statistics run over all ranks, products over none.
+    Sums of statistics run over all ranks; products are local.
     """
 
     def __init__(
@@ -129,20 +129,20 @@ class SampledViews:
 
     @property
     def parts(self) -> tuple[ProcessGrid, SampledGraph, SamplingConfig]:
-        """The ranks, what is sampled, and how."""
+        """The ranks, the graph to sample, and the sampling options."""
         return self.context.grid, self.graph, self.context.config.sampling
 
     def features(self, nodes: LocalIndices, seeds: tuple[int, int]) -> NodeFeatures:
-        """Return the features of nodes, where the model is; `seeds` are the run's and the epoch."""
+        """Return the features of nodes on the model's device; `seeds` are run seed and epoch."""
         features = self.graph.features[torch.from_numpy(nodes).long()]
         if self.graph.label_inputs is not None:
             self.graph.label_inputs.hide(features, self.graph.node_ids[nodes], seeds)
         return features.to(self._device.place)
 
     def of_subgraphs(self, subgraphs: Sequence[Subgraph]) -> tuple[GraphView, Subgraph]:
-        """Return subgraphs side by side, in order, without edges between them, and their view.
+        """Return the view of the disjoint union of subgraphs, in order, and the union.
 
-        Without coefficients, means are over a subgraph's own edges, and all losses count equally.
+        Without coefficients, means are over a subgraph's own edges, and all losses weigh the same.
         """
         # Whole graphs have no coefficients.
         weighted = (
@@ -159,9 +159,9 @@ class SampledViews:
         return GraphView(aggregates[0], ids, self._sums, aggregates[1], traits), union
 
     def of_graphs(self, subgraph: Subgraph, node_graph: GlobalIndices) -> GraphView:
-        """Return the view of whole graphs, which are read out.
+        """Return the view of whole graphs for a read-out.
 
-        `subgraph` is of all nodes of the graphs, `node_graph` (n,) int64 the graph of each of them.
+        `subgraph` has all nodes of the graphs, `node_graph` (n,) int64 the graph of each node.
         """
         (view, _), device = self.of_subgraphs([subgraph]), self._device
         ids, pieces = np.unique(node_graph, return_inverse=True)
@@ -176,7 +176,7 @@ class SampledViews:
         return view.of_graphs(members)
 
     def of_layers(self, sample: LayeredSample) -> tuple[GraphView, LocalIndices]:
-        """Return the view of a layer-wise sample, and the nodes (int32) whose features it reads."""
+        """Return the view of a layer-wise sample, and its input nodes (int32)."""
         layers = tuple(self._layer(layer) for layer in sample.layers)
         inputs = sample.layers[0].inputs
         ids = self._device.ids(self.graph.node_ids[inputs])
@@ -191,7 +191,7 @@ class SampledViews:
         matrix = DistCSR(row_map, whole, nothing, np.zeros(0, np.int64), layer.kept)
         rows = pattern.entry_rows()
         drawn = np.diff(pattern.indptr)
-        # Of these rows alone: a step costs what it draws, however large the graph.
+        # Index these rows only, so that the cost of a step does not depend on the graph's size.
         ends, starts = graph.edges.indptr[1:], graph.edges.indptr[:-1]
         degrees = ends[layer.outputs] - starts[layer.outputs]
         factors = (degrees / np.maximum(drawn, 1))[rows]
@@ -210,7 +210,7 @@ class SampledViews:
         operators, relations = self._aggregates(matrix, entries, ids[::-1], layer.kept)
         kept, sums = self._device.tensor(layer.kept.astype(np.int64)), self._sums
         if not self._in_parts:
-            # Pieces of a batch reach the same nodes, whose rows are then copies.
+            # Pieces of a batch may have copies of the same node: count it once.
             sums = DistinctSums(sums, self.context.grid.layer, ids)
         traits = self._traits(entries, layer.inputs, layer.outputs, layer.kept)
         return LayerView(operators, self._device.ids(ids[0]), sums, relations, traits, kept)
@@ -218,7 +218,7 @@ class SampledViews:
     def _traits(
         self, entries: _SampledEntries, inputs: LocalIndices, outputs: LocalIndices, kept: Array
     ) -> NodeTraits:
-        """Return those of the input nodes, of which `kept` (n,) are the output nodes."""
+        """Return the traits of the input nodes; `kept` (n,) are the output nodes among them."""
         table, edges, features = self.graph.table, self.graph.edges, self.graph.features
         types = None
         if isinstance(features, TypedRows):
@@ -232,7 +232,7 @@ class SampledViews:
         np.add.at(sums, rows, factors[:, None] * table.features[numbers])
         totals = np.bincount(rows, factors, len(outputs))
         if entries.of_whole:
-            # As for the means of rows: what is drawn stands for all edges of a node.
+            # As for means of rows, the drawn edges represent all edges of a node.
             ends = edges.indptr if table.starts is None else table.starts[edges.indptr]
             totals = (ends[1:] - ends[:-1])[outputs].astype(np.float64)
         means = np.zeros((len(inputs), sums.shape[1]), table.features.dtype)
@@ -246,7 +246,7 @@ class SampledViews:
         by_row: FloatArray = np.ones(len(rows))
         by_column = by_row
         if factors is not None and union.loss_weights is not None:
-            # C_v / C_uv for the row v; the column's is C_u / C_uv, and loss weights are N / C.
+            # The row v has the factor C_v / C_uv, the column u C_u / C_uv; loss weights are N / C.
             loss_weights = union.loss_weights
             by_row, by_column = factors, factors * loss_weights[rows] / loss_weights[columns]
             if not self._ratio:
@@ -275,7 +275,7 @@ class SampledViews:
     ) -> tuple[Mapping[Aggregation, AggregationOperator], tuple[LocalIndices, ...]]:
         """Return the operators and the rows of relations, see `LayerView`.
 
-        `ids` are of the rows and of the columns, `kept` are as of `_traits`.
+        `ids` are those of the rows and of the columns; for `kept`, see `_traits`.
         """
         (row_ids, column_ids), relation_rows = ids, tuple[LocalIndices, ...]()
         if self.graph.relations is not None:
@@ -321,10 +321,10 @@ def _no_ghosts(num_rows: int) -> LocalCSR:
 
 def _side_by_side(subgraphs: Sequence[Subgraph], weighted: bool) -> Subgraph:
     sizes = np.array([len(subgraph.nodes) for subgraph in subgraphs], np.int64)
-    before = np.cumsum(sizes) - sizes
+    offsets = np.cumsum(sizes) - sizes
     factors = [subgraph.edge_factors for subgraph in subgraphs if subgraph.edge_factors is not None]
     losses = [subgraph.loss_weights for subgraph in subgraphs if subgraph.loss_weights is not None]
-    pattern = SampledPattern.side_by_side([subgraph.pattern for subgraph in subgraphs], before)
+    pattern = SampledPattern.side_by_side([subgraph.pattern for subgraph in subgraphs], offsets)
     return Subgraph(
         0,
         _join([subgraph.nodes for subgraph in subgraphs], np.int32),

@@ -1,1 +1,1 @@
-"""What steps are made of: the whole graph, sampled subgraphs, batches of graphs, programs."""
+"""The interface of sources, which make training steps, and the source of the whole graph."""

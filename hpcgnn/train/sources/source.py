@@ -1,4 +1,4 @@
-"""The interface of a source: what the steps of an epoch are made of, and what they work on."""
+"""The interface of a source, which makes the steps of an epoch, and the data of a step."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
 @dataclass(frozen=True, eq=False)
 class StepData:
-    """What a step works on, where the model is.
+    """The data of a step, on the model's device.
 
-    `targets` are of the rows that count: labels, or what else the objective compares. `size` is
-    what the sum of the losses of all ranks is divided by; None: as many targets as all have. `rows`
-    are the rows of the output that count, as numbers or as a mask; None: all. `weights` are factors
-    of the losses of these rows; None: ones.
+    `targets` are labels of the rows that count, or other data that the objective compares. `size`
+    is the divisor of the summed losses of all ranks; None for the number of their targets. `rows`
+    are the output rows that count, as indices or a mask; None for all. `weights` are factors of
+    the losses of these rows; None for ones.
     """
 
     view: GraphView
@@ -42,14 +42,14 @@ class StepData:
         if self.rows is None:
             return outputs
         if outputs.is_cpu and outputs.dim() == 2 and self.rows.dtype == torch.int64:
-            # torch's own would lie beside the memory that epochs reuse.
+            # torch's indexing would not allocate from the memory that epochs reuse.
             return take_rows(outputs, self.rows.numpy().astype(np.int32))
         return outputs[self.rows]
 
 
 @dataclass(frozen=True, eq=False)
 class WholeTargets:
-    """What a step on the whole graph has a loss for; `rows`, `values` and `size` as `StepData`."""
+    """The targets of a step on the whole graph; for `rows`, `values` and `size`, see `StepData`."""
 
     rows: Tensor | None
     values: Any
@@ -60,8 +60,8 @@ class WholeTargets:
 class BatchShare:
     """A rank's share of a batch of examples.
 
-    `numbers` (B,) int64 are those of the whole batch, as far as this rank knows it, and `positions`
-    (b,) int64, rising, those of the share among them; `seeds` are the run's seed and the epoch.
+    `numbers` (B,) int64 are the examples of the whole batch that this rank knows, `positions` (b,)
+    int64, ascending, those of its share among them; `seeds` are the run's seed and the epoch.
     """
 
     numbers: GlobalIndices
@@ -70,27 +70,27 @@ class BatchShare:
 
     @property
     def own_numbers(self) -> GlobalIndices:
-        """Those of the share."""
+        """The examples of the share."""
         return self.numbers[self.positions]
 
 
 class BatchExamples(Protocol):
-    """The examples of a graph to sample, numbered from 0: a batch is some of them."""
+    """The examples of a graph to sample, numbered from 0, from which batches are drawn."""
 
     unit: str
-    """What there is one of in a batch, in the plural: nodes, edges."""
+    """The kind of example in the plural: nodes, edges."""
 
     def __len__(self) -> int:
-        """Return how many this rank knows."""
+        """Return the number of examples that this rank knows."""
 
     def batch(self, share: BatchShare) -> tuple[LocalIndices, Any]:
-        """Return the nodes of a rank's share of a batch, rising int32, and what `targets` needs.
+        """Return the nodes, ascending int32, whose outputs a share of a batch needs.
 
-        The outputs of these nodes are needed, in this order.
+        Also return an item for `targets`. The model's outputs are in the order of the nodes.
         """
 
     def targets(self, pieces: Sequence[Any]) -> Any:
-        """Return the targets of what `batch` has chosen, piece after piece, on the CPU."""
+        """Return the targets of the items that `batch` returned, concatenated, on the CPU."""
 
 
 class SubgraphExamples(Protocol):
@@ -99,68 +99,68 @@ class SubgraphExamples(Protocol):
     def inside(
         self, subgraphs: Sequence[Subgraph], nodes: LocalIndices, seeds: tuple[int, int]
     ) -> tuple[Tensor | None, Any]:
-        """Return which rows of subgraphs count, as a mask, None: any; and targets, on the CPU.
+        """Return the mask of rows that count, None for all, and the targets, on the CPU.
 
-        `nodes` (n,) are those of all subgraphs, one after the other; `seeds` the run's seed and the
+        `nodes` (n,) are the concatenated nodes of the subgraphs; `seeds` are the run's seed and the
         epoch.
         """
 
 
 class WholeExamples(Protocol):
-    """What of a whole graph an objective trains on, by this rank's share of the graph."""
+    """The training examples of an objective in this rank's share of the whole graph."""
 
     num_train: int
-    """Of all ranks."""
+    """The number of examples of all ranks."""
 
     @property
     def trains(self) -> Mask | None:
-        """(N,) which nodes, or graphs, have a loss; None: others in each step."""
+        """The mask (N,) of nodes, or graphs, with a loss; None if it differs between steps."""
 
     def on_whole(self, seed: int, epoch: int) -> WholeTargets:
         """Return the targets of a step on the whole graph; collective."""
 
 
 class Examples(WholeExamples, Protocol):
-    """The same of a graph that may be sampled, too."""
+    """The training examples of an objective on a graph that may also be sampled."""
 
     @property
     def labels_of_nodes(self) -> Array:
-        """(N,) int64 or (N, C): travel with the rows of this rank to where these are sampled."""
+        """Labels (N,) int64 or (N, C), which are sent with this rank's rows for sampling."""
 
     def in_batches(self, graph: SampledGraph) -> BatchExamples:
-        """Return what batches of nodes with sampled neighbours are of; collective."""
+        """Return the examples for batches with sampled neighbours; collective."""
 
     def in_subgraphs(self, graph: SampledGraph) -> SubgraphExamples:
-        """Return what subgraphs of a graph are trained on; collective."""
+        """Return the examples for subgraphs; collective."""
 
 
 Ready: TypeAlias = Callable[[], Any]
-"""Returns what a step works on, where the model is; collective."""
+"""Returns the data of a step on the model's device; collective."""
 
 Drawn = TypeVar("Drawn")
 
 
 class Source(Protocol):
-    """What the steps of an epoch are made of.
+    """Makes the steps of an epoch.
 
-    All that it draws at random is a function of seed and epoch, so that a run which goes on from a
-    checkpoint, which lies between two epochs, is the run that was not interrupted.
+    All random draws are functions of seed and epoch, so that a run resumed from a checkpoint, which
+    lies between two epochs, equals one that was not interrupted.
     """
 
     needs: ClassVar[frozenset[Trait]] = frozenset()
     lacks: ClassVar[Reasons]
-    """What it needs of other features of a run, and lacks for them, see `hpcgnn.support`."""
+    """The traits it needs from other features of a run, and lacks for them: `hpcgnn.support`."""
     needs_rows: ClassVar[bool]
-    """Whether it is made of the rows of the graph."""
+    """Whether it needs the rows of the graph."""
 
     def __init__(self, context: Context, objective: Any, rows: LocalRows | None) -> None:
-        """Prepare steps of an objective that was loaded in `context`; collective."""
+        """Prepare the steps of an objective that was loaded with `context`; collective."""
 
     def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
         """Yield the steps of an epoch, at least one and equally many on all ranks; collective.
 
-        The loop updates the model by a step's loss before it asks for the next step. Each has
-        masks of dropout of its own.
+        The loop updates the model by a step's loss before it asks for the next step. Each step has
+        its own dropout masks.
         """
 
     def details(self) -> dict[str, Any]:
@@ -168,18 +168,18 @@ class Source(Protocol):
         return {}
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return keys of summary.json, from the details of all ranks; not collective."""
+        """Return entries of summary.json, from the details of all ranks; not collective."""
         return {}
 
 
 def numbered(
     trace: TraceRecorder, drawn: Iterator[Drawn], seed: int, epoch: int
 ) -> Iterator[tuple[Drawn, DropoutKey]]:
-    """Yield the items of an epoch, which are waited for in a span, with masks of their own."""
+    """Yield the items of an epoch, each with its own dropout key; waiting for them is traced."""
     for number in itertools.count():
         with trace.span(WAIT_FOR_SAMPLES):
             item = next(drawn, None)
         if item is None:
             return
-        # Epochs have fewer steps than this.
+        # Epochs have fewer than 2^32 steps.
         yield item, DropoutKey(seed, (epoch << 32) + number)

@@ -1,4 +1,4 @@
-"""The whole graph: a step is an epoch, with one exchange of rows for each layer."""
+"""The source of the whole graph: one step per epoch, with one exchange of rows per layer."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,6 +6,7 @@ from functools import partial
 from typing import ClassVar
 
 import torch
+from typing_extensions import override
 
 from hpcgnn.autograd import ChosenSums, DropoutKey
 from hpcgnn.comm import agree
@@ -23,10 +24,10 @@ from hpcgnn.train.sources.source import Ready, Source, StepData
 
 
 class WholeSource(Source):
-    """The rows of one rank, cut down to those that the loss reaches.
+    """Makes one step per epoch of this rank's rows, restricted to those that affect the loss.
 
-    With ``train.inductive`` steps are on the graph without the edges of nodes that are not trained
-    on; it has the same nodes.
+    With ``train.inductive``, training uses the graph with all nodes, but only the edges between
+    training nodes.
     """
 
     lacks: ClassVar[Reasons] = NOTHING
@@ -45,7 +46,7 @@ class WholeSource(Source):
         self._train_view = self._trained.view
         self._train_features = self._graph.features
         self._hidden_labels: HiddenLabels | None = None
-        # Where each step has other rows none are left out, and nothing is kept.
+        # If the rows with a loss differ between steps, nothing is restricted or kept.
         self._prepared = objective.examples.trains is None
         self._restricted = 0
         if not self._prepared:
@@ -53,8 +54,8 @@ class WholeSource(Source):
             if config.exchange.prepare == "before":
                 self._prepare()
 
+    @override
     def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
-        """Yield the one step of an epoch."""
         key = DropoutKey(seed, epoch)
         yield partial(self._step, seed, epoch, key), key
 
@@ -65,7 +66,7 @@ class WholeSource(Source):
         hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
         targets = self._objective.examples.on_whole(seed, epoch)
         rows, values, size = targets.rows, targets.values, targets.size
-        # Graphs that are predicted are all there, those that no node is active of with rows of 0.
+        # A restricted view outputs the training nodes, but a read-out all graphs: 0 if inactive.
         if self._restricted and not self._graph.facts.num_graphs:
             rows = None
         if hidden is not None:
@@ -75,7 +76,7 @@ class WholeSource(Source):
 
     @collective
     def _prepare(self) -> None:
-        """Find what training reads."""
+        """Find the rows that training reads, and keep products and hidden labels for them."""
         graph, config, self._prepared = self._graph, self._config, True
         examples, whole = self._objective.examples, self._objective.whole
         assert examples.trains is not None
@@ -91,7 +92,7 @@ class WholeSource(Source):
         if config.train.label_augmentation > 0:
             with agree(graph.grid.world):
                 if self._train_features is graph.features:
-                    # Evaluation sees the labels that training hides.
+                    # Copy the features: evaluation reads the labels that training hides.
                     self._train_features = self._storage.chosen(graph.features, None)
             self._hidden_labels = HiddenLabels(
                 self._train_features,
@@ -103,11 +104,11 @@ class WholeSource(Source):
 
     @collective
     def _activate(self, depth: int, train_rows: torch.Tensor) -> torch.Tensor:
-        """Cut the view down; return where the training nodes are among the features."""
+        """Restrict the view; return the positions of the training nodes among the features."""
         graph, trains = self._graph, self._objective.examples.trains
         assert trains is not None
-        # The last layer's outputs are the training nodes. The view numbers them among themselves,
-        # and features among the inputs of the first layer: nothing else is held or sent.
+        # The outputs of the last layer are the training nodes. The view numbers them consecutively,
+        # and the inputs of the first layer likewise: nothing else is held or sent.
         with graph.products.trace.span("plan.active_sets"):
             products = self._trained.products
             trained = graph.nodes_of(trains)
@@ -125,7 +126,7 @@ class WholeSource(Source):
 
 @collective
 def _between_train_nodes(context: Context, graph: LocalGraph) -> LocalGraph:
-    """Return the graph without the edges of nodes that are not trained on, with its features."""
+    """Return the graph with the edges between training nodes only, and with all its features."""
     assert graph.split is not None
     chosen = graph.split == Split.TRAIN
     trained = load_graph(replace(context, hidden=EdgesOutside(context.grid, graph.row_map, chosen)))

@@ -287,7 +287,7 @@ def test_asked_pairs_are_the_rows_of_all_edges(
     alone = write_pairs(comm, out / "no.csv", [(*no_edge, names[0])])
     if reads:
         missing = (
-            rf"has no edge '{no_edge[0]} -> {no_edge[1]}' whose features to take; add 2 columns"
+            rf"has no edge '{no_edge[0]} -> {no_edge[1]}' to take features from; add 2 columns"
         )
         with pytest.raises(CollectiveInputError, match=missing):
             predict(out / "no.npy", "--pairs", alone)
@@ -322,7 +322,7 @@ def test_faults_of_asked_pairs_are_one_line(
     with pytest.raises(CollectiveInputError, match=message) as caught:
         predict(comm_tmp_path / "out.csv", "--pairs", table)
     assert "\n" not in str(caught.value)
-    refused = r"--top does not work with train\.task = 'edges': it says what edges are"
+    refused = r"--top does not work with train\.task = 'edges': it labels edges"
     with pytest.raises(CollectiveInputError, match=refused):
         predict(comm_tmp_path / "out.csv", "--top", 3)
 

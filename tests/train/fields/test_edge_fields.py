@@ -159,7 +159,7 @@ def test_behind_the_last_step_they_stay_as_they_were(
     predict = predict_with(comm, run, monkeypatch, capsys)
     predict(comm_tmp_path / "out.h5", "--rollout", 6, "--from", 13)
     if comm.rank == 0:
-        assert "4 steps are behind the last one of the store" in caplog.text
+        assert "4 steps are beyond the last one of the store" in caplog.text
     matrix = fields.adjacency
     with (
         hpcgnn.Stepper(comm, run.path) as stepper,

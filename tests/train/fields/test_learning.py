@@ -204,7 +204,7 @@ def test_a_run_that_was_stopped_goes_on(
     store = write_series(comm, comm_tmp_path, planted())
     words = ("train.epochs=4", "fields.noise=0.1", "model.dropout=0.3", "run.checkpoint_every=1")
     whole = train(comm, field_config(store, comm_tmp_path / "whole", *words))
-    assert ("model.dropout = 0.3: fields" in capsys.readouterr().err) == (comm.rank == 0)
+    assert ("model.dropout = 0.3: models" in capsys.readouterr().err) == (comm.rank == 0)
     config = field_config(store, comm_tmp_path / "parts", *words)
     train(comm, config, StopAfter(2))
     again = train(comm, config)
@@ -237,8 +237,8 @@ def test_metrics_are_those_of_their_definitions(comm: MPI.Intracomm, comm_tmp_pa
         (("fields.fixed=wal",), "no nodes are called 'wal'"),
         (("fields.fixed=feature:9",), "2 features"),
         (("fields.fixed=feature:0",), "fields: u: no value to train on: .* given"),
-        (("train.task=full",), "it predicts what nodes have once"),
-        (("train.inductive=true",), "its parts are of time"),
+        (("train.task=full",), "it predicts values without time"),
+        (("train.inductive=true",), "its splits are by time"),
         (("fields.unroll=30",), "a sample is 31 steps"),
         (("fields.loss=tests.support.series:none",), "none does not exist"),
         (("fields.valid=0", "train.patience=2"), "raise fields.valid"),

@@ -66,7 +66,7 @@ def test_rollouts_begin_where_the_truth_is_long_enough(number: int) -> None:
     ("words", "message"),
     [
         ({"unroll": 40}, "a sample is 41 steps"),
-        ({"split": "trajectory", "valid": 0.01, "test": 0.01}, "are none"),
+        ({"split": "trajectory", "valid": 0.01, "test": 0.01}, "round to none"),
     ],
 )
 def test_a_series_that_is_too_short_is_told(words: dict[str, object], message: str) -> None:

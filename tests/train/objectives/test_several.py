@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_one_line(comm: MPI.Intracomm, comm_tmp_path: Path)
     store = graph_of().write(comm, comm_tmp_path)
     for words, fault in (
         ((ALL, "links.width=4", "edges.width=6"), "links.width = 4 and edges.width = 6: "),
-        ((ALL, "train.inductive=true"), "edges are what it predicts"),
+        ((ALL, "train.inductive=true"), "it predicts the edges themselves"),
         ((ALL, "train.metric=mrr"), "train.metric = 'mrr'"),
     ):
         with pytest.raises(CollectiveInputError, match=fault):

@@ -91,7 +91,7 @@ def test_a_damaged_copy_is_left_out(hosts: Hosts, caplog: pytest.LogCaptureFixtu
     hosts.do_on_0(path.write_bytes, b"nothing")
     hosts.memory().bring_back()
     assert hosts.on_disk() == ([5] if hosts.comm.size > 1 else [])
-    assert hosts.comm.rank > 0 or "a copy in memory is left out" in caplog.text
+    assert hosts.comm.rank > 0 or "a damaged copy in memory is ignored" in caplog.text
 
 
 @pytest.mark.parametrize("fault", ["another run", "begun anew"])
