@@ -106,6 +106,8 @@ def _ends(store: Any, ranges: Mapping[Any, range]) -> Array:
         )
     ends = index.detach().cpu().numpy().astype(np.int64)
     for row, kind in zip(ends, _kinds(store._key), strict=True):
+        if kind not in ranges:
+            raise InputError(f"data{_where(store)}: no node type {kind!r}; set its num_nodes")
         if row.size and not 0 <= row.min() <= row.max() < len(ranges[kind]):
             raise InputError(
                 f"data{_where(store)}: edge_index has numbers outside of its "
