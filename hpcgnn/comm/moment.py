@@ -92,7 +92,7 @@ class Moment:
 
     @contextmanager
     def summing(self, bits: int, num_bytes: int) -> Iterator[None]:
-        """Send integer sums inside the block with `bits`, and in at most `num_bytes`."""
+        """Send sums of integers of `bits` inside the block, the longest sum in `num_bytes`."""
         before = self.sum_bits, self.sum_bytes
         self.sum_bits, self.sum_bytes = bits, num_bytes
         try:

@@ -67,7 +67,7 @@ class EvenModel(HiddenModel):
 
     @collective
     def first_carried(self, view: LayerView, first: Tensor) -> Any:
-        """Return the value carried to the first layer; `first` are its rows (N, hidden)."""
+        """Return the value carried to the first layer, given its rows (input rows, hidden)."""
         del view, first
 
     @collective

@@ -1,4 +1,4 @@
-"""Rounds of refinement: each brings other parts together on ranks, and is undone if it fails."""
+"""Rounds of refinement: each brings other parts together on ranks; those that fail are undone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

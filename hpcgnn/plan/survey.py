@@ -146,7 +146,7 @@ class Needs:
 
 @dataclass(frozen=True, eq=False)
 class StoredSurvey(Survey):
-    """The needs of all block rows of a stored pattern, summed over replicas.
+    """The needs of all block rows of a stored pattern, for all replicas together.
 
     Parameters
     ----------
