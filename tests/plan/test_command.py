@@ -268,7 +268,7 @@ TWICE = "exchange.replication=2"
         (("--ranks", "2", "graph.relations=['typo']"), r"graph\.relations.* no relation 'typo'"),
         (("--ranks", "2", "correct_and_smooth.enabled=true"), r"correct_and_smooth\.enabled"),
         (("--ranks", "2", "train.device=cuda"), "train.device"),
-        (("--ranks", "4", "train.reproducible=true", "model.name=gat", TWICE), "one copy of it"),
+        (("--ranks", "4", "train.reproducible=true", "model.name=gat", TWICE), "in one copy"),
         (("--ranks", "3", "--replication", "2"), "replication times groups divides none"),
         (("--ranks", "3", "exchange.replication=2"), "replication times groups divides none"),
         (("--ranks", "2", "--bandwidth", "0"), "--bandwidth"),

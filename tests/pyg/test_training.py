@@ -236,7 +236,7 @@ def test_what_does_not_fit_is_said(comm: MPI.Intracomm, comm_tmp_path: Path) -> 
     with hpcgnn.open_graph(comm, str(store), aggregations=["messages"]) as graph:
         data = graph.data
         assert data.edge_attr is None
-        with pytest.raises(InputError, match="edges of a distributed graph are read by modules"):
+        with pytest.raises(InputError, match="can only be read inside modules"):
             data.edge_index[0]
         with pytest.raises(InputError, match="no edges of a distributed graph are among"):
             hpcgnn.distribute(torch.nn.Linear(7, 2))(data.x)
