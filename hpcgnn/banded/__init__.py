@@ -1,8 +1,8 @@
-"""Program graphs on dense hardware: supergraphs, and propagation inside a band of their matrix.
+"""Program graphs on dense hardware: supergraphs, and propagation within a band of their matrix.
 
-`BandedOperator` multiplies the adjacency matrices of a `Supergraph` as dense blocks, with slices
-beside them for the supernodes that `lay_out` chose; `TypedPairs` multiplies them as a sparse
-pattern; both are `AggregationOperator`s on one rank.
+`BandedOperator` multiplies the adjacency matrices of a `Supergraph` as dense blocks, plus dense
+slices for the supernodes that `lay_out` chose. `TypedPairs` multiplies them as a sparse pattern.
+Both work on one rank.
 """
 
 from hpcgnn.banded.bands import BandedOperator, held_edges, inside_band

@@ -1,4 +1,4 @@
-"""Propagation within a band as three batched products of dense blocks, and slices beside it."""
+"""Propagation within a band as three batched products of dense blocks, plus supernode slices."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ from hpcgnn.typing import Array, FloatArray, Mask
 
 
 def inside_band(edges: TypedEdges, block: int) -> Mask:
-    """Tell which edges the blocks of size `block` hold.
+    """Tell which edges lie in the band of blocks of size `block`.
 
-    Edges shorter than `block` always are, those of ``block`` to ``2 block - 1`` where they join
-    neighbouring blocks (U and L are full squares here), longer ones never.
+    Edges shorter than `block` always do, edges of length ``block`` to ``2 block - 1`` do if they
+    join neighbouring blocks (U and L are full squares here), and longer ones never do.
     """
     return np.abs(edges.targets // block - edges.sources // block) <= 1
 
 
 def held_edges(edges: TypedEdges, block: int, supernodes: Supernodes | None) -> Mask:
-    """Tell which edges the blocks of size `block` and the slices of `supernodes` hold."""
+    """Tell which edges lie in the band of blocks of size `block` or in slices of `supernodes`."""
     held = inside_band(edges, block)
     return held if supernodes is None else held | supernodes.touch(edges)
 
@@ -39,14 +39,13 @@ class Blocks:
 class BandedOperator:
     """The adjacency matrices of all types, stacked: rows are (node, type) pairs, columns nodes.
 
-    Algorithm 1 of the dense-hardware paper, lines 1 to 3. Of the `blocks`, ``C_k`` holds the edges
-    inside block k, ``U_k`` those from block k + 1 to block k, ``L_k`` those from block k to block k
-    + 1, each for all P types: row ``s P + p`` of a block is type p of its node s, so that a result
-    of shape (K, S P, H) is one of shape (K S, P H) without moving anything.
+    This is Algorithm 1 of the dense-hardware paper, lines 1 to 3. In `blocks`, ``C_k`` holds the
+    edges inside block k, ``U_k`` those from block k + 1 to block k, and ``L_k`` those from block k
+    to block k + 1, each for all P types. Row ``s P + p`` of a block is type p of its node s, so a
+    result of shape (K, S P, H) can be viewed as (K S, P H) without a copy.
 
-    Edges beyond the band of blocks of size `block`, S, are left out: `dropped`. Those of
-    `supernodes` are held in `slices` beside the blocks, however long they are. `dtype` is float32
-    or float64.
+    `block` is S. Edges outside the band are left out; `dropped` counts them. Edges of `supernodes`
+    are kept in `slices` however long they are. `dtype` is float32 or float64.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class BandedOperator:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Pairs of nodes and types, and nodes."""
+        """Number of (node, type) pairs, and number of nodes."""
         return self._num_nodes * self._num_types, self._num_nodes
 
     @property
@@ -85,7 +84,7 @@ class BandedOperator:
         return more + sum(array.nbytes for array in (blocks.centre, blocks.upper, blocks.lower))
 
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
-        """Return the sums (n P, H) of the rows of `x` (n, H) that edges of each type bring."""
+        """Return (n P, H) the sums of the source rows of `x` (n, H) by target node and type."""
         del meanwhile
         with self.trace.span("interior.forward"):
             tall = self._padded(x, self._block)
@@ -128,20 +127,19 @@ class BandedOperator:
         to, of = edges.targets // size, edges.sources // size
         rows = edges.targets % size * types + edges.types
         columns = edges.sources % size
-        # Several edges of one type between two nodes count as many times.
+        # Parallel edges of one type add up.
         for array, chosen, first in (
             (blocks.centre, to == of, to),
             (blocks.upper, to < of, to),
             (blocks.lower, to > of, of),
         ):
-            place = (first[chosen], rows[chosen], columns[chosen])
             if chosen.any():
-                flat = np.ravel_multi_index(place, array.shape)
-                np.add.at(array.reshape(-1), flat, 1)
+                index = (first[chosen], rows[chosen], columns[chosen])
+                np.add.at(array.reshape(-1), np.ravel_multi_index(index, array.shape), 1)
         return blocks
 
     def _padded(self, rows: Array, block: int) -> Array:
-        """Return rows (n, H) as blocks (K, `block`, H), the last filled up with zeros."""
+        """Return rows (n, H) as blocks (K, `block`, H), the last padded with zeros."""
         whole = self._num_blocks * block
         if len(rows) < whole:
             rows = np.concatenate([rows, np.zeros((whole - len(rows), rows.shape[1]), rows.dtype)])

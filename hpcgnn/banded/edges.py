@@ -14,9 +14,9 @@ from hpcgnn.typing import Array, LocalIndices, Mask, Offsets
 
 @dataclass(frozen=True, eq=False)
 class TypedEdges:
-    """Messages pass from `sources` to `targets` along edges of `num_types` types.
+    """Edges of `num_types` types, along which messages pass from `sources` to `targets`.
 
-    They and `types` are (e,) int32, sorted by type, then target, then source.
+    `types`, `targets` and `sources` are (e,) int32, sorted by type, then target, then source.
     """
 
     num_nodes: int
@@ -39,7 +39,7 @@ class TypedEdges:
         )
 
     def counts(self) -> Array:
-        """Return the number of edges (num_nodes, num_types) int64 into each node by type."""
+        """Return (num_nodes, num_types) int64 the number of edges into each node by type."""
         keys = self.targets.astype(np.int64) * self.num_types + self.types
         counts = np.bincount(keys, minlength=self.num_nodes * self.num_types)
         return counts.reshape(self.num_nodes, self.num_types)
@@ -48,9 +48,10 @@ class TypedEdges:
 def both_ways(
     types: Array, edges: Array, num_nodes: int, num_forward: int, *, self_edges: bool = False
 ) -> TypedEdges:
-    """Return edges (e, 2), source, target, and their reverses, of types `num_forward` and up.
+    """Return edges (e, 2), each (source, target), and their reverses.
 
-    `self_edges` adds an edge from each node to itself, of the last type.
+    The reverse of type t is type ``num_forward + t``. `self_edges` adds an edge from each node to
+    itself, of the last type.
     """
     kinds = np.concatenate([types, types + np.int32(num_forward)]).astype(np.int32)
     sources = np.concatenate([edges[:, 0], edges[:, 1]]).astype(np.int32)
@@ -65,17 +66,17 @@ def both_ways(
 
 
 class LocalOperator:
-    """A matrix on one rank, with its transpose, in the memory where it is."""
+    """A matrix on one rank and its transpose, in main memory or on a device."""
 
     def __init__(self, matrix: LocalMatrix, trace: TraceRecorder) -> None:
-        # At once: whoever makes the operator does so ahead of the step that needs both.
+        # Transpose now: operators are made ahead of the step that needs them.
         self.trace, self.matrix, self._transposed = trace, matrix, matrix.transposed
         self.moment = Moment()
         self.size = OperatorSize(*matrix.shape, matrix.nnz, 0)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows of the result and of the input."""
+        """Number of rows of the result, and of the input."""
         return self.matrix.shape
 
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
@@ -90,7 +91,7 @@ class LocalOperator:
 
     def on_device(self) -> "LocalOperator":
         """Return the same on the current device."""
-        assert isinstance(self.matrix, LocalCSR), "it is moved once"
+        assert isinstance(self.matrix, LocalCSR), "the matrix is on a device already"
         return LocalOperator(DeviceCSR.upload(self.matrix), self.trace)
 
     def _multiply(self, name: str, matrix: LocalMatrix, x: Array) -> Array:
@@ -104,10 +105,10 @@ class LocalOperator:
 class TypedPairs:
     """The adjacency matrices of all types without their empty rows, ordered by type.
 
-    The states that edges of a type bring to a node are summed first, so that a step maps as many
-    rows as there are pairs, not one for each edge, nor one for each node and type: `gather` sums
-    from nodes to pairs, `scatter` from pairs to nodes. `type_starts` (P + 1,) are the first pairs
-    of the types.
+    A pair is a target node and a type with at least one edge. `gather` sums source states into
+    pairs and `scatter` sums pairs into nodes, so a step's linear maps run on one row per pair
+    instead of one per edge or one per node and type. `type_starts` (P + 1,) are the first pairs of
+    the types.
     """
 
     gather: LocalOperator
@@ -116,7 +117,7 @@ class TypedPairs:
 
     @classmethod
     def of(cls, edges: TypedEdges, trace: TraceRecorder) -> "TypedPairs":
-        """Return the pairs of some edges, in main memory."""
+        """Return the pairs of `edges`, in main memory."""
         keys = edges.types.astype(np.int64) * edges.num_nodes + edges.targets
         firsts = np.flatnonzero(np.diff(keys, prepend=-1))
         indptr = np.append(firsts, len(keys)).astype(np.int64)

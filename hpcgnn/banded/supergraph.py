@@ -1,4 +1,4 @@
-"""Which graphs share a supergraph, and the disjoint union that a step trains on."""
+"""Packing of graphs into supergraphs, the disjoint unions that training steps use."""
 
 from dataclasses import dataclass
 
@@ -15,28 +15,28 @@ _PAGE_GRAPHS = 64
 def first_fit_decreasing(sizes: Array, budget: int) -> list[Array]:
     """Pack items into bins of at most `budget`; larger items get a bin each.
 
-    Returns the int64 positions in `sizes` of the items of each bin, in the order of their opening.
+    Returns the int64 positions in `sizes` of each bin's items; bins are in the order they opened.
     """
     bins: list[list[int]] = []
     room: list[int] = []
     first_open: dict[int, int] = {}
     for item in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[item])
-        # Sizes fall, so a bin that had no room for an equal size has none now.
+        # Room only shrinks, so a bin that was too full for an equal size still is.
         start = first_open.get(size, 0)
-        place = next((b for b in range(start, len(bins)) if room[b] >= size), len(bins))
-        if place == len(bins):
+        chosen = next((b for b in range(start, len(bins)) if room[b] >= size), len(bins))
+        if chosen == len(bins):
             bins.append([])
             room.append(budget)
-        bins[place].append(item)
-        room[place] -= size
-        first_open[size] = place
+        bins[chosen].append(item)
+        room[chosen] -= size
+        first_open[size] = chosen
     return [np.array(items, np.int64) for items in bins]
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Graphs that are read together: sorted numbers, and the positions that share a supergraph."""
+    """Graphs that are read together: sorted ids, and their positions by supergraph (`bins`)."""
 
     graphs: GlobalIndices
     bins: tuple[GlobalIndices, ...]
@@ -45,14 +45,14 @@ class Window:
 def pack_lanes(
     sizes: Array, budget: int, lanes: int, window: int, rng: np.random.Generator
 ) -> list[list[Window]]:
-    """Deal graphs of `sizes` nodes out to lanes, each of which packs its own into supergraphs.
+    """Deal graphs of `sizes` nodes out to lanes, and pack each lane's graphs into supergraphs.
 
-    A step takes one supergraph, of at most `budget` nodes, of each lane, so lanes are what ranks
-    share. Pages of neighbouring graphs are shuffled and dealt out; a lane reads windows of several
-    pages, packs the graphs of a window (`window` at a time) by first-fit decreasing, and shuffles
-    its supergraphs, so that a step sees small graphs and large ones. The supergraphs of a step
-    differ little in nodes, which balances ranks. Returns the windows of each lane, in order; every
-    graph is in one.
+    A step takes one supergraph of at most `budget` nodes from each lane; the lanes are divided
+    among ranks. Pages of consecutive graphs are shuffled and dealt to lanes. A lane reads windows
+    of several pages, about `window` graphs, packs each window by first-fit decreasing and shuffles
+    its supergraphs, so a step sees both small and large graphs. The supergraphs of a step have
+    about equally many nodes, which balances ranks. Returns the windows of each lane, in order;
+    every graph is in exactly one.
     """
     page = max(1, min(_PAGE_GRAPHS, window // 8, len(sizes) // (8 * lanes)))
     firsts = rng.permutation(np.arange(0, len(sizes), page))
@@ -64,25 +64,25 @@ def pack_lanes(
         for low in range(0, len(lane_firsts), pages):
             chosen = np.sort(lane_firsts[low : low + pages])[:, None] + np.arange(page)
             graphs = chosen[chosen < len(sizes)]
-            # Equal sizes would keep the order of the store.
+            # Without this, graphs of equal size would stay in the order of the store.
             mixed = rng.permutation(len(graphs))
             packed = first_fit_decreasing(sizes[graphs[mixed]], budget)
             order = rng.permutation(len(packed))
-            windows.append(Window(graphs, tuple(mixed[packed[place]] for place in order)))
+            windows.append(Window(graphs, tuple(mixed[packed[number]] for number in order)))
         dealt.append(windows)
     return dealt
 
 
 @dataclass(frozen=True, eq=False)
 class Supergraph:
-    """Graphs side by side: the blocks of their nodes are the blocks of one diagonal.
+    """A disjoint union of graphs, whose adjacency matrix is block diagonal.
 
-    `edges` are all, their reverses, and self edges if there are any. `subtokens` (s,) int64 are
-    buckets, node after node, which begin at `subtoken_starts` (n + 1,). `candidates` (c,) int64 are
-    nodes, graph after graph, `candidate_graphs` (c,) their graphs, `candidate_starts` (g + 1,);
-    `labels` (g,) int64 are the number of each graph's right candidate among its own. `node_ids`
-    (n,) int64 are the numbers of the nodes in the store, which dropout masks are drawn from.
-    `supernodes` have dense rows and columns beside a band; None without a layout.
+    `edges` include reverses, and self edges if requested. `subtokens` (s,) int64 are the subtoken
+    buckets of all nodes; those of a node begin at its entry in `subtoken_starts` (n + 1,).
+    `candidates` (c,) int64 are nodes, ordered by graph, with their graphs `candidate_graphs` (c,)
+    and each graph's first in `candidate_starts` (g + 1,). `labels` (g,) int64 are the positions of
+    the right candidates among their graphs' candidates. `node_ids` (n,) int64 are node numbers in
+    the store, from which dropout masks are drawn. `supernodes` is None without a layout.
     """
 
     edges: TypedEdges
@@ -97,12 +97,12 @@ class Supergraph:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all graphs."""
+        """Number of nodes of all graphs."""
         return self.edges.num_nodes
 
     @property
     def num_graphs(self) -> int:
-        """Graphs."""
+        """Number of graphs."""
         return len(self.labels)
 
     @staticmethod
@@ -114,11 +114,11 @@ class Supergraph:
         *,
         self_edges: bool = False,
     ) -> "Supergraph":
-        """Return the union of the graphs of `batch`, in order, or with the nodes of a `layout`.
+        """Return the union of the graphs of `batch`, with nodes in the order of `layout` if given.
 
-        `num_forward` are the types of edges in the store, `first_nodes` (g,) the number in it of
-        each graph's first node. `self_edges` adds an edge from each node to itself, of a type of
-        its own.
+        `num_forward` is the number of edge types in the store, `first_nodes` (g,) the number of
+        each graph's first node there. `self_edges` adds an edge from each node to itself, of a type
+        of its own.
         """
         num_nodes = len(batch.subtoken_counts)
         order = np.arange(num_nodes) if layout is None else layout.order

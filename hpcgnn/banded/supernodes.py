@@ -1,4 +1,4 @@
-"""Supernodes: an order of nodes that leaves a narrow band, and dense slices beside it."""
+"""Supernodes: hubs taken out of the band, with dense slices of the matrix for their edges."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,8 +15,8 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 class Supernodes:
     """The supernodes of a supergraph: the first nodes of some of its graphs.
 
-    For each such graph, (k,) int64 rising, ``firsts`` to ``firsts + counts - 1`` are supernodes,
-    and ``stops`` is the node after the graph's last.
+    For each of the k such graphs, nodes ``firsts`` to ``firsts + counts - 1`` are supernodes and
+    ``stops`` is one past the graph's last node. All three are (k,) int64, ascending by graph.
     """
 
     firsts: GlobalIndices
@@ -36,9 +36,10 @@ class Supernodes:
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Of one graph of n nodes, c of them supernodes: `columns` (n P, c), `rows` (c P, n).
+    """Dense matrix slices of one graph of n nodes, c of them supernodes.
 
-    `nodes` are the graph's nodes, supernodes first, and `pairs` their pairs with types.
+    `columns` (n P, c) hold edges from supernodes, `rows` (c P, n) edges to them. `nodes` are the
+    graph's nodes, supernodes first, and `pairs` their (node, type) pairs.
     """
 
     nodes: slice
@@ -48,11 +49,10 @@ class Slice:
 
 
 class SupernodeSlices:
-    """Slices of the stacked adjacency matrix: columns from supernodes, rows to them.
+    """Slices of the stacked adjacency matrix: columns of supernodes, and rows of supernodes.
 
-    What the paper's discussion calls supernode propagation, with slices that end where the graph
-    does: a supergraph holds many graphs, and none hears of another's supernodes. `edges` are all
-    that touch a supernode.
+    The paper's discussion calls this supernode propagation. Here slices end with their graph, as
+    the graphs of a supergraph are not connected. `edges` must all touch a supernode.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SupernodeSlices:
         return sum(part.columns.nbytes + part.rows.nbytes for part in self.parts)
 
     def add(self, x: Array, sums: Array) -> None:
-        """Add to `sums` (n P, H) the rows of `x` (n, H) that come from and to supernodes."""
+        """Add to `sums` (n P, H) the rows of `x` (n, H) along edges from and to supernodes."""
         for part in self.parts:
             states, count = x[part.nodes], part.columns.shape[1]
             into = sums[part.pairs]
@@ -100,21 +100,22 @@ def _fill(
     num_types = edges.num_types
     columns = np.zeros(((stop - first) * num_types, count), dtype)
     rows = np.zeros((count * num_types, stop - first), dtype)
-    places = (edges.targets - first) * num_types + edges.types
+    pair_rows = (edges.targets - first) * num_types + edges.types
     sources = edges.sources - first
-    # An edge between two supernodes stands in a column only.
-    leaves = sources < count
-    for array, chosen in ((columns, leaves), (rows, ~leaves)):
-        np.add.at(array, (places[chosen], sources[chosen]), 1)
+    # An edge between two supernodes is stored in `columns` only.
+    from_supernode = sources < count
+    for array, chosen in ((columns, from_supernode), (rows, ~from_supernode)):
+        np.add.at(array, (pair_rows[chosen], sources[chosen]), 1)
     pairs = slice(first * num_types, stop * num_types)
     return Slice(slice(first, stop), pairs, columns, rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A new order of a supergraph's nodes, and its supernodes in new numbers.
+    """A new order of a supergraph's nodes, and its supernodes in that order.
 
-    `order` (n,) int64 is the old number of the node at each place; graphs keep their places.
+    `order` (n,) int64 holds the old number of the node at each new position. Nodes move within
+    their graph only.
     """
 
     order: GlobalIndices
@@ -124,28 +125,28 @@ class Layout:
 def lay_out(batch: InstanceBatch, block: int, most: int) -> Layout:
     """Choose supernodes for the graphs of `batch` whose bandwidth is `block` or more.
 
-    A node of many neighbours keeps Cuthill-McKee's levels wide. So the nodes with most neighbours
-    are taken out, and the others ordered anew; of 1, 2, 4, ... `most` supernodes a graph gets the
-    fewest that bring its other edges below `block`, else the number that leaves fewest beyond.
-    Graphs that fit keep the order of the store.
+    Hubs keep Cuthill-McKee's levels wide. So the nodes with the most neighbours become supernodes
+    and the others are reordered without them. A graph gets the fewest of 1, 2, 4, ... `most`
+    supernodes with which all its other edges are shorter than `block`, or else the number that
+    leaves the fewest longer ones. Graphs that fit keep the order of the store.
     """
     starts, edge_starts = batch.starts("num_nodes"), batch.starts("num_edges")
     order = np.arange(starts[-1])
-    found = []
+    bounds = []
     wide = (batch.graphs["bandwidth"] >= block) & (most > 0)
     for number in np.flatnonzero(wide).tolist():
         low, high = int(starts[number]), int(starts[number + 1])
         edges = batch.edges[edge_starts[number] : edge_starts[number + 1]]
-        places, count = _narrow(high - low, edges, block, min(most, high - low - 1))
-        order[low:high] = low + places
-        found.append((low, count, high))
-    firsts, counts, stops = np.array(found, np.int64).reshape(-1, 3).T
+        graph_order, count = _narrow(high - low, edges, block, min(most, high - low - 1))
+        order[low:high] = low + graph_order
+        bounds.append((low, count, high))
+    firsts, counts, stops = np.array(bounds, np.int64).reshape(-1, 3).T
     return Layout(order, Supernodes(firsts, counts, stops))
 
 
 def _narrow(num_nodes: int, edges: Array, block: int, most: int) -> tuple[Array, int]:
     """Return the order (num_nodes,) of a graph, and how many of its first nodes are supernodes."""
-    # Programs alone need it, and its import is 5 % of a start.
+    # Only program graphs need scipy here, and importing it takes 5 % of a start.
     sp, ones = import_module("scipy.sparse"), np.ones(len(edges), np.int8)
     pattern = sp.coo_array((ones, (edges[:, 0], edges[:, 1])), (num_nodes, num_nodes))
     both = sp.csr_matrix(pattern + pattern.T)
@@ -166,14 +167,14 @@ def _narrow(num_nodes: int, edges: Array, block: int, most: int) -> tuple[Array,
 
 
 def _by_neighbours(both: Any, most: int) -> Array:
-    """Return the `most` nodes that have most neighbours but those before them."""
+    """Pick `most` nodes greedily by their number of neighbours not yet picked."""
     left = np.diff(both.indptr).astype(np.int64)
     ranked = np.empty(most, np.int64)
-    for place in range(most):
-        ranked[place] = node = left.argmax()
-        # Its edges need no band any more: of two hubs with equal neighbours rarely both are taken.
+    for rank in range(most):
+        ranked[rank] = node = left.argmax()
+        # Its edges no longer need the band, so of two hubs with equal neighbours one may do.
         left[both.indices[both.indptr[node] : both.indptr[node + 1]]] -= 1
-        # Below whatever later ones leave of the others, so that no node is taken twice.
+        # Lower than any other count can get, so that no node is picked twice.
         left[node] = -1 - len(left)
     return ranked
 

@@ -1,7 +1,7 @@
-"""Who owns which rows, and how rows travel between ranks; the only importer of mpi4py.
+"""Ownership of rows and their exchange between ranks; the only package that imports mpi4py.
 
-`ProcessGrid` arranges the ranks, `RowMap` says who owns which rows, `CommPlan` remembers who sends
-which rows to whom, and `collective` keeps errors from leaving ranks behind.
+`ProcessGrid` arranges the ranks, `RowMap` assigns rows to owners, `CommPlan` records which rows go
+to which rank, and `agree` raises an error on all ranks, so that none is left waiting.
 """
 
 from hpcgnn.comm.buffers import BufferPool

@@ -1,6 +1,6 @@
-"""Exchange buffers that are allocated once, lent out again and again, and counted.
+"""A pool of exchange buffers, which are allocated once, reused and counted.
 
-A fresh array of a megabyte costs its page faults on every exchange; a pool pays them once.
+Allocating a megabyte anew for every exchange costs page faults each time; a pool pays them once.
 """
 
 import math
@@ -15,14 +15,14 @@ _ALIGNMENT = 64
 
 
 class LiveBytes:
-    """A gauge of bytes that are held now, and the most that were held at one time."""
+    """A gauge of the bytes held now and their peak."""
 
     def __init__(self) -> None:
         self.now = 0
         self.peak = 0
 
     def hold(self, owner: object, num_bytes: int) -> None:
-        """Count bytes as held until `owner` is gone."""
+        """Count bytes as held until `owner` is garbage-collected."""
         self.now += num_bytes
         self.peak = max(self.peak, self.now)
         weakref.finalize(owner, self._drop, num_bytes).atexit = False
@@ -32,10 +32,10 @@ class LiveBytes:
 
 
 class BufferPool:
-    """Memory that is lent to arrays, and comes back when the last array that uses it is gone.
+    """Memory that is lent to arrays and returns when the last array using it is gone.
 
-    So nobody returns a buffer by hand, and rows that a caller keeps are never written over. One
-    pool serves all exchanges of a grid: they run one at a time, and need the memory of one.
+    So buffers need no explicit release, and rows that a caller keeps are never overwritten. One
+    pool serves all exchanges of a grid: they run one at a time and need the memory of only one.
     """
 
     def __init__(self) -> None:
@@ -44,14 +44,14 @@ class BufferPool:
         self._idle: list[Array] = []
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike, *, ghosts: bool = False) -> Array:
-        """Return an uninitialised C-contiguous array of `shape` and `dtype`, on 64-byte boundaries.
+        """Return an uninitialised C-contiguous array of `shape` and `dtype`, aligned to 64 bytes.
 
-        With `ghosts` it holds rows of other ranks' nodes, which the gauge `ghosts` counts.
+        With `ghosts` it is for rows of other ranks' nodes, which the gauge `ghosts` counts.
         """
         kind = np.dtype(dtype)
         num_bytes = math.prod(shape) * kind.itemsize
         memory = self._fitting(num_bytes)
-        # A root that does not own its memory: arrays made from it refer to it, not past it.
+        # `root` does not own its memory, so views of it keep `root` alive, not an array behind it.
         root = np.asarray(memory.data)
         weakref.finalize(root, self._idle.append, memory).atexit = False
         if ghosts:
@@ -59,13 +59,13 @@ class BufferPool:
         return root[:num_bytes].view(kind).reshape(shape)
 
     def _fitting(self, num_bytes: int) -> Array:
-        """Return the smallest idle memory that suffices, or new memory instead of an idle one."""
+        """Return the smallest idle memory that suffices, or replace the largest idle one."""
         self._idle.sort(key=len)
         for index, memory in enumerate(self._idle):
             if len(memory) >= num_bytes:
                 return self._idle.pop(index)
         if self._idle:
-            # Drop the smaller one first, so that both never live at once.
+            # Drop the old one first, so that both are never allocated at once.
             self.num_bytes -= len(self._idle.pop())
         self.num_bytes += num_bytes
         unaligned = np.empty(num_bytes + _ALIGNMENT, np.uint8)

@@ -1,7 +1,7 @@
-"""Rows of all ranks in an order of the user's, brought to rank 0 a piece at a time.
+"""Collect the rows of all ranks on rank 0, in an order of choice, a piece at a time.
 
-Nodes lie on the ranks in the order of the parts. `in_order` sorts rows over the ranks by a key, so
-that rank 0's rows come first, then rank 1's; `RowStream` then passes them through rank 0, which
+Nodes are distributed in the order of the parts. `in_order` sorts rows over the ranks by a key, so
+that rank 0's rows come first, then rank 1's. `RowStream` then passes them through rank 0, which
 never holds more than a piece.
 """
 
@@ -21,11 +21,11 @@ _SAMPLES_PER_RANK = 64
 
 @collective
 def in_order(layer: Communicator, keys: GlobalIndices, *arrays: Array) -> tuple[Array, ...]:
-    """Sort rows over the ranks by their keys, rows with equal keys by rank and position.
+    """Sort rows over the ranks by key, and rows with equal keys by rank and position.
 
-    A sample sort: ranks end with about equally many rows for any keys. `keys` (m,) int64 and
-    `arrays` (m, ...) are of this rank's rows, of equal dtypes and trailing shapes on all ranks.
-    Returns the rows of this rank; all its keys are at most those of the next rank.
+    This is a sample sort; if few keys repeat, ranks end up with about equally many rows. `keys`
+    (m,) int64 and `arrays` (m, ...) belong to this rank's rows; dtypes and trailing shapes are
+    equal on all ranks. Returns this rank's sorted rows; its keys are below those of the next rank.
     """
     sorted_keys, *rows = redistribute(layer, owners_in_order(layer, keys), keys, *arrays)
     order = np.argsort(sorted_keys, kind="stable")
@@ -34,15 +34,15 @@ def in_order(layer: Communicator, keys: GlobalIndices, *arrays: Array) -> tuple[
 
 @collective
 def owners_in_order(layer: Communicator, keys: GlobalIndices) -> LocalIndices:
-    """Return (m,) int32 the ranks that keys go to when they are sorted; equal keys go to one."""
+    """Return (m,) int32 the ranks that keys are sorted to; equal keys go to one rank."""
     return np.searchsorted(_bounds(layer, keys), keys, side="right").astype(np.int32)
 
 
 def _bounds(layer: Communicator, keys: GlobalIndices) -> GlobalIndices:
-    """Return the (ranks - 1,) keys at which the next rank's rows begin."""
+    """Return (ranks - 1,) the keys at which the rows of ranks 1, 2, ... begin."""
     total = int(layer.allreduce(len(keys)))
     num_samples = _SAMPLES_PER_RANK * layer.size
-    # A rank with more rows gives more samples, so that the samples represent all rows.
+    # Ranks give samples in proportion to their rows, so that the samples represent all rows.
     num_local = min(len(keys), -(-num_samples * len(keys) // max(total, 1)))
     positions = (np.arange(num_local) * 2 + 1) * len(keys) // max(2 * num_local, 1)
     samples = np.sort(np.concatenate(layer.allgather(np.sort(keys)[positions])))
@@ -52,11 +52,11 @@ def _bounds(layer: Communicator, keys: GlobalIndices) -> GlobalIndices:
 
 
 class RowStream:
-    """The rows of all ranks, rank after rank, as pieces on rank 0; other ranks yield nothing.
+    """Yields the rows of all ranks, in rank order, in pieces on rank 0; other ranks yield nothing.
 
-    Use it as a context manager and iterate it on every rank. Rank 0 may leave the block early,
-    after an error; the other ranks then end without having sent the rest. `arrays` (m, ...) are of
-    equal dtypes and trailing shapes on all ranks; about `piece_bytes` are yielded at a time.
+    Use it as a context manager and iterate over it on every rank. If rank 0 leaves the block early,
+    after an error, the other ranks stop without sending the rest. `arrays` (m, ...) have equal
+    dtypes and trailing shapes on all ranks; a piece has about `piece_bytes`.
     """
 
     @collective
@@ -110,9 +110,9 @@ class RowStream:
 
 @collective
 def in_order_of_ends(grid: ProcessGrid, ids: GlobalIndices, *rows: Array) -> tuple[Array, ...]:
-    """Sort ids and rows of edges over the ranks of a layer by source, target, relation.
+    """Sort edges over the ranks of a layer by source, target and relation.
 
-    `ids` (E, 2) or (E, 3) int64 are these.
+    `ids` (E, 2) or (E, 3) int64 hold these columns; `rows` (E, ...) are sorted with them.
     """
     ids, *rest = in_order(grid.layer, ids[:, 0], ids, *rows)
     # All edges of a source are on one rank.

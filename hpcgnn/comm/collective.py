@@ -1,6 +1,6 @@
-"""Errors that every rank learns of, so that none is left waiting in a collective.
+"""Raise an error of one rank on all ranks, so that none is left waiting in a collective.
 
-Between two collectives nothing may return or raise on a subset of ranks. Code that can fail on one
+Between two collectives nothing may return or raise on only some ranks. Code that can fail on one
 rank alone (reading a file, checking its rows) runs inside ``with agree(comm):``, and all ranks
 leave the block together, either normally or with the same error.
 """
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 @collective
 def raise_on_all(comm: "MPI.Comm", error: Exception | None) -> None:
-    """Raise on every rank what the lowest failing rank brought, or return on every rank.
+    """Raise the error of the lowest failing rank on every rank, or return on every rank.
 
-    `error` is this rank's failure, or None. Raises `CollectiveInputError` where the lowest failing
-    rank brought an `InputError`; the message is that rank's. Anything else becomes a `RuntimeError`
-    that names the rank. On the failing rank itself the original exception is the cause.
+    `error` is this rank's failure, or None. If the lowest failing rank has an `InputError`, raises
+    `CollectiveInputError` with its message; any other error becomes a `RuntimeError` that names the
+    rank. On the failing rank itself the original exception is the cause.
     """
-    # A sum of arrays: of objects it takes three times as many messages one after the other.
+    # Reduce an array: reducing a Python object takes three times as many sequential messages.
     ranks = np.array([comm.size if error is None else comm.rank])
     comm.Allreduce(MPI.IN_PLACE, ranks, op=MPI.MIN)
     if (first := int(ranks[0])) == comm.size:
@@ -43,16 +43,16 @@ def raise_on_all(comm: "MPI.Comm", error: Exception | None) -> None:
 @contextlib.contextmanager
 @collective
 def agree(comm: "MPI.Comm") -> Iterator[None]:
-    """Leave the block on all ranks together, see `raise_on_all`.
+    """Leave the block on all ranks together, with the same error if any; see `raise_on_all`.
 
-    Collective; the block itself must not communicate.
+    Collective. The block itself must not communicate.
     """
     error: Exception | None = None
     try:
         with paths_told():
             yield
     except CollectiveInputError:
-        # Already raised on every rank; agreeing again would wait for nobody.
+        # Every rank has raised this already, so no other rank would join another agreement.
         raise
     except Exception as caught:
         error = caught

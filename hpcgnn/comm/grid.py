@@ -13,12 +13,12 @@ the replicas of a block row add up their results::
                      ^
                      `layer`: one rank a block; rows travel only inside a layer
 
-Replication 1 is the 1D algorithm. Neighbouring ranks are replicas, because launchers place them on
-one host and the replicas' sum is the densest traffic.
+Replication 1 is the 1D algorithm. Consecutive ranks are replicas, because launchers place them on
+one host and the sum over replicas is the densest traffic.
 
-Without replication ranks can be dealt out to groups, each a layer with the whole matrix: group g of
-b block rows has the ranks ``g b`` to ``g b + b - 1``. Groups share no product; their gradients are
-added up.
+Without replication, ranks can be split into groups, each a layer with the whole matrix: with b
+block rows, group g has the ranks ``g b`` to ``g b + b - 1``. Groups compute separate products; only
+their gradients are added up.
 """
 
 import platform
@@ -43,9 +43,9 @@ from hpcgnn.typing import Array, LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a rank stands in a grid.
+    """The position of a rank in a grid.
 
-    `hosts` (num_blocks,) int32 are the host of each rank of its layer, in the first of `groups`.
+    `hosts` (num_blocks,) int32 is the host of each rank of its layer, in the first of `groups`.
     """
 
     num_blocks: int
@@ -57,13 +57,13 @@ class Place:
 
 
 _PIECE_S = 3e-4
-"""Of a link's time. What a rank computes while rows of few columns travel takes a millisecond or
-so, and only whole pieces have arrived."""
+"""Link time of a piece. Computing while rows of few columns travel takes about a millisecond, and
+only rows of complete pieces can be used."""
 _PIECE_BYTES = 1 << 13, 1 << 15
-"""The least, since a piece costs a call, and the most: TCP takes this much from its sender, and
-brings it, before the receiver says that it is ready, so it does while that one computes."""
+"""Smallest piece, since each costs a call, and largest: TCP delivers this much before the receiver
+says that it is ready, so it arrives while the receiver computes."""
 _FAST = 1e9
-"""Bytes a second at which a piece takes 33 us, and to start one, 5 or so, begins to count."""
+"""Bytes a second from which messages are not cut: a piece takes 33 us, and starting one about 5."""
 
 
 class ProcessGrid:
@@ -71,15 +71,15 @@ class ProcessGrid:
 
     It owns its communicators. Use as a context manager, or call `close` on all ranks: freeing them
     is collective, and a garbage collector runs at different times on different ranks. It also owns
-    `buffers`, the memory of all exchanges, `moment`, where the run on it is, and `progress`, which
+    `buffers`, the memory of all exchanges, `moment`, the position in the run, and `progress`, which
     keeps messages moving while its rank computes. `host_names` are the hosts of all its ranks; they
     are compared by name, since the shared-memory split of some MPI builds reports every rank as
     alone.
 
-    `comm` is duplicated; `host` names this rank's host, None asks the system. `place` is the
-    position of the rank that this process plays, in a grid whose other ranks do not exist; None:
-    its own in `comm`. `groups` are without replication. Raises `CollectiveInputError` when
-    `replication` or `groups` does not divide the number of ranks.
+    `comm` is duplicated. `host` names this rank's host; None asks the system. `place` lets this
+    process rehearse a rank of a grid whose other ranks do not exist; None: it is its own rank in
+    `comm`. `groups` excludes replication. Raises `CollectiveInputError` if `replication` or
+    `groups` does not divide the number of ranks.
     """
 
     @collective
@@ -142,13 +142,13 @@ class ProcessGrid:
 
     @property
     def learners(self) -> Communicator:
-        """The ranks whose gradients are added: those of all groups, without replicas."""
+        """The ranks whose gradients are added: those of all groups, one replica of each."""
         return self.layer if self.groups == 1 else self.world
 
     def handles(self, peer: int) -> bool:
         """Whether this replica multiplies the blocks in block column `peer`.
 
-        Shares are cyclic over block columns, so any replication that divides p works, and all ranks
+        Block columns are dealt cyclically, so any replication that divides p works, and all ranks
         of a layer agree on which dense rows travel in it.
         """
         return peer % self.replication == self.replica
@@ -160,7 +160,7 @@ class ProcessGrid:
 
     @cached_property
     def hosts(self) -> LocalIndices:
-        """The host of each rank of this layer, int32; hosts are numbered by their first ranks."""
+        """(num_blocks,) int32 host of each rank of this layer, numbered by their first ranks."""
         if self._place is not None:
             return self._place.hosts
         first = self.rank - self.block * self.replication
@@ -171,9 +171,9 @@ class ProcessGrid:
     @cached_property
     @collective
     def piece_bytes(self) -> Array:
-        """The most that one request moves to or from each rank of this layer, (num_blocks,) int64.
+        """(num_blocks,) int64 the most bytes one request moves to or from each rank of this layer.
 
-        Collective at the first use, which measures the links between hosts.
+        The first use is collective and measures the links between hosts.
         """
         limits = np.full(self.num_blocks, np.iinfo(np.int64).max)
         away = self.hosts != self.hosts[self.block]
@@ -185,20 +185,20 @@ class ProcessGrid:
 
     @property
     def host_ranks(self) -> LocalIndices:
-        """Ranks of this layer that are on this host, int32 increasing."""
+        """Ranks of this layer on this host, int32 ascending."""
         same_host = self.hosts == self.hosts[self.block]
         return np.flatnonzero(same_host).astype(np.int32)
 
     @property
     def local_rank(self) -> int:
-        """How many ranks of the whole grid before this one are on its host."""
+        """Number of lower ranks of the whole grid on the same host."""
         return self.host_names[: self.rank].count(self.host)
 
     @collective
     def shared_window(self) -> SharedWindow:
-        """Return the memory that the ranks of this layer on this host share.
+        """Return the memory shared by the ranks of this layer on this host.
 
-        Collective at the first use; freed by `close`.
+        The first use is collective; `close` frees it.
         """
         if self._shared_window is None:
             host = int(self.hosts[self.block])
@@ -207,9 +207,9 @@ class ProcessGrid:
         return self._shared_window
 
     def alone(self) -> "ProcessGrid":
-        """Return a grid of this rank only, for matrices that no other rank knows.
+        """Return a grid of this rank only, for matrices that only this rank has.
 
-        Not collective; freed by `close`.
+        Not collective; `close` frees it.
         """
         if self._alone is None:
             self._alone = ProcessGrid(MPI.COMM_SELF, host=self.host)
@@ -217,37 +217,35 @@ class ProcessGrid:
 
     @collective
     def unreplicated(self) -> "ProcessGrid":
-        """Return a grid of this layer, for what each replica or group computes whole.
+        """Return a grid of this layer, for work that each replica or group does on its own.
 
-        It is this one where there are no others.
-
-        Collective at the first use; freed by `close`. It shares `buffers` and `moment`.
+        It is this grid itself if there is one replica and one group; otherwise the first use is
+        collective, `close` frees it, and it shares `buffers` and `moment`.
         """
         if self.replication == self.groups == 1:
             return self
         if self._unreplicated is None:
-            alike = self._place
-            place = None if alike is None else replace(alike, replication=1, replica=0, groups=1)
-            made = ProcessGrid(self.layer, host=self.host, place=place)
-            made.buffers, made.moment = self.buffers, self.moment
-            self._unreplicated = made
+            place = self._place and replace(self._place, replication=1, replica=0, groups=1)
+            grid = ProcessGrid(self.layer, host=self.host, place=place)
+            grid.buffers, grid.moment = self.buffers, self.moment
+            self._unreplicated = grid
         return self._unreplicated
 
     @collective
     def neighbourhood(self, peers: LocalIndices) -> "MPI.Distgraphcomm":
-        """Return a communicator of the layer whose neighbours are `peers`, both ways.
+        """Return a communicator of the layer whose neighbours are `peers`, in both directions.
 
-        Collective. It has no other user while the returned object lives, and is used again or freed
-        later, at the latest by `close`. `peers` (neighbours,) are int32 increasing ranks of the
-        layer; when a names b, b must name a.
+        Collective. It has no other user while the returned object lives; later it is reused, or
+        freed, at the latest by `close`. `peers` (neighbours,) are int32 ascending ranks of the
+        layer; if rank a names b, b must name a.
         """
         return self._neighbourhoods.of(peers)
 
     @collective
     def other_replicas(self) -> "MPI.Distgraphcomm":
-        """Return a communicator of the replicas whose neighbours are all others, both ways.
+        """Return a communicator of the replicas in which all others are neighbours.
 
-        Collective at the first use; freed by `close`.
+        The first use is collective; `close` frees it.
         """
         if self._other_replicas is None:
             others = [
@@ -258,7 +256,7 @@ class ProcessGrid:
 
     @collective
     def close(self) -> None:
-        """Free the communicators; plans made on this grid end with it."""
+        """Free the communicators; plans made on this grid cannot be used afterwards."""
         for other in (self._alone, self._unreplicated):
             if other is not None:
                 other.close()
@@ -274,24 +272,24 @@ class ProcessGrid:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # A rank that fails alone must not wait in a collective free for the others.
+        # A rank that fails alone must not wait for the others in a collective.
         if kind is None:
             self.close()
 
 
 @collective
 def _ring_bandwidth(comm: Communicator) -> float:
-    """Return the bytes a second from a rank to the next where they are fewest."""
+    """Return the bytes a second from each rank to the next, of the slowest pair."""
     sent, received = np.zeros((2, 4 * _PIECE_BYTES[1]), np.uint8)
     after, before = ((comm.rank + shift) % comm.size for shift in (1, -1))
     seconds = []
-    # The first makes connections and buffers.
+    # The first message sets up connections and buffers; the median ignores it.
     for _ in range(4):
         comm.Barrier()
         began = perf_counter()
         comm.Sendrecv(sent, after, recvbuf=received, source=before)
         seconds.append(perf_counter() - began)
-    # Links that save up credit take the first messages at once.
+    # Links with a burst allowance take the first messages at once.
     slowest = np.array([median(seconds)])
     allreduce_max(comm, slowest)
     return float(sent.nbytes / slowest[0])
@@ -299,10 +297,10 @@ def _ring_bandwidth(comm: Communicator) -> float:
 
 @collective
 def share_on_hosts(grid: ProcessGrid, name: str, share: Array) -> Array:
-    """Return the arrays of all block rows, one after the other, in memory that a host shares.
+    """Concatenate the arrays of all block rows in memory shared by each host.
 
-    `name` is fixed for the life of the array; `share` (rows, width) or (rows,) is of this block
-    row, of equal dtype and width everywhere.
+    `share` (rows, width) or (rows,) belongs to this block row; dtype and width are equal on all
+    ranks. `name` must not be used for another array while this one is.
     """
     rows = share[:, None] if share.ndim == 1 else share
     counts = grid.layer.allgather(len(rows))
@@ -320,9 +318,9 @@ def share_on_hosts(grid: ProcessGrid, name: str, share: Array) -> Array:
 
 
 def _share_between_hosts(grid: ProcessGrid, whole: Array, starts: Array) -> None:
-    """Bring every block row to the hosts that lack it, from the first rank of its host."""
+    """Send every block row from the first rank of its host to those of all other hosts."""
     first = grid.layer.rank == grid.host_ranks[0]
-    # Hosts are numbered by their first ranks, and so are the ranks of this communicator.
+    # Ranks of this communicator are host numbers, since hosts are numbered by their first ranks.
     leaders = grid.layer.Split(0 if first else MPI.UNDEFINED, key=grid.layer.rank)
     if leaders == MPI.COMM_NULL:
         return

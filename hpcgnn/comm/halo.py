@@ -1,10 +1,10 @@
-"""The halo exchange: a plan of who sends which rows to whom, made once and executed many times.
+"""The halo exchange: a plan of the rows that ranks send each other, made once and used many times.
 
-A plan is stateless: it owns no buffers, so one plan serves any width, dtype and number of
-exchanges. `start_forward` moves owner -> ghost, `start_reverse` is its adjoint: ghost -> owner with
-add. Both are messages between neighbours, so no work grows with the number of ranks, and what has
-arrived is known of each. Counts are rows, each one contiguous MPI datatype, so that no count passes
-2^31 however wide the rows are.
+A plan owns no buffers, so one plan serves any width, dtype and number of exchanges. `start_forward`
+sends rows from owners to ghosts; `start_reverse` is the adjoint, from ghosts to owners, which add.
+Both are messages between neighbours, so work does not grow with the number of ranks, and the
+arrival of each message is known. Counts are in rows, each of one contiguous MPI datatype, so no
+count reaches 2^31 however wide the rows are.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class Volume:
-    """Rows of one exchange, seen from one rank.
+    """Rows of one exchange as seen by one rank.
 
-    `sent` and `received` (ranks of the layer,) int64 are rows to and from each rank; the own entry
-    is 0.
+    `sent` and `received` (ranks of the layer,) int64 are rows to and from each rank; the entry of
+    the rank itself is 0.
     """
 
     sent: Array
@@ -65,10 +65,10 @@ class Volume:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """The rows that a rank asks others for.
+    """The rows that a rank requests from others.
 
-    `nodes` (n,) int64 are global rows, grouped by the rank that sends them, in rank order; `counts`
-    (ranks of the layer,) int32 are rows of each.
+    `nodes` (n,) int64 are global rows grouped by sending rank, in rank order; `counts` (ranks of
+    the layer,) int32 is the number from each.
     """
 
     nodes: GlobalIndices
@@ -76,12 +76,12 @@ class Request:
 
     @classmethod
     def of_owners(cls, row_map: RowMap, nodes: GlobalIndices) -> "Request":
-        """Return the request of increasing rows to their owners."""
+        """Return the request to the owners of `nodes`, ascending global rows."""
         counts = np.bincount(row_map.owner(nodes), minlength=row_map.num_blocks)
         return cls(nodes, counts.astype(np.int32))
 
     def of_rank(self, rank: int) -> GlobalIndices:
-        """Return the nodes that are asked of a rank."""
+        """Return the nodes requested from `rank`."""
         start = int(self.counts[:rank].sum(dtype=np.int64))
         return self.nodes[start : start + int(self.counts[rank])]
 
@@ -90,12 +90,12 @@ class Request:
 class CommPlan:
     """Rows to send to every neighbour and the number to receive from it.
 
-    `comm` has neighbours both ways, in rank order, and is the grid's. `peers` (neighbours,) int32
-    are ranks of the layer of the grid, which has `layer_size`; or replicas, where rows travel
-    `between_replicas` of a block row, and not inside a layer. `send_rows` (rows sent,) int32 are
-    rows of the owner's array, grouped by neighbour; `send_counts` and `recv_counts` (neighbours,)
-    int32 rows to and from each. `piece_bytes` (layer_size,) int64 is the most that one request of
-    the whole exchange moves to or from each rank; None: any message.
+    `comm` belongs to the grid; its neighbours are the same in both directions, in rank order.
+    `peers` (neighbours,) int32 are ranks of the grid's layer, of size `layer_size`, or replicas if
+    rows travel `between_replicas` of a block row. `send_rows` (rows sent,) int32 are rows of the
+    owner's array, grouped by neighbour; `send_counts` and `recv_counts` (neighbours,) int32 are
+    rows to and from each. `piece_bytes` (layer_size,) int64 is the most bytes that one request of
+    the whole exchange moves to or from each rank; None: no limit.
     """
 
     comm: "MPI.Distgraphcomm"
@@ -118,9 +118,9 @@ class CommPlan:
     ) -> "CommPlan":
         """Make the plan that delivers the rows `ghosts`, in that order, inside a layer.
 
-        `ghosts` (num_ghosts,) int64 are increasing global rows, none owned by this rank, else
-        `ValueError`. `positions` (num_local,) int32 say where the owner keeps each of its rows, in
-        arrays that hold some of them only; None: arrays hold all rows in order.
+        `ghosts` (num_ghosts,) int64 are ascending global rows that this rank does not own, else
+        `ValueError`. `positions` (num_local,) int32 are this rank's rows in arrays that hold only
+        some of them; None: arrays hold all rows in order.
         """
         if np.any(np.diff(ghosts) <= 0) or np.any(row_map.is_local(ghosts)):
             raise ValueError("ghosts must be increasing global rows of other ranks")
@@ -136,26 +136,25 @@ class CommPlan:
     def from_request(
         cls, grid: ProcessGrid, request: "Request"
     ) -> tuple["CommPlan", GlobalIndices]:
-        """Make the plan that delivers what is requested, from whom it is requested.
+        """Make the plan that delivers the requested nodes from the ranks they are requested from.
 
-        Returns the plan, whose `send_rows` are 0, 1, ..., and the (num_sent,) int64 nodes that they
-        stand for.
+        Returns the plan, whose `send_rows` are 0, 1, ..., and the nodes (num_sent,) int64 that
+        these rows must hold.
         """
         layer, recv_counts = grid.layer, request.counts
         send_counts = np.empty_like(recv_counts)
-        # Readers alone know what is wanted. The one step whose work grows with the number of ranks
-        # is this exchange of counts; all that follows is among neighbours.
+        # Only readers know what they need. This exchange of counts is the only step whose work
+        # grows with the number of ranks; all others are among neighbours.
         layer.Alltoall(recv_counts, send_counts)
         narrow_counts(layer, send_counts, recv_counts)
-        # A neighbour in one direction is one in both: a graph of neighbours that is symmetric
-        # serves the exchange and its adjoint, and the adjoint has to exist wherever the exchange
-        # does.
+        # Count a rank as neighbour if rows go either way: a symmetric graph of neighbours serves
+        # both the exchange and its adjoint.
         peers = np.flatnonzero((recv_counts > 0) | (send_counts > 0)).astype(np.int32)
         comm = grid.neighbourhood(peers)
         send_counts, recv_counts = send_counts[peers], recv_counts[peers]
         requested = np.empty(int(send_counts.sum(dtype=np.int64)), np.int64)
-        # From here on the order of rows is fixed by the reader: the owner packs in the order in
-        # which ghosts stand, so that what arrives needs no permutation.
+        # The reader fixes the order of rows: the owner packs them in the order of the ghosts, so
+        # that rows need no permutation on arrival.
         comm.Neighbor_alltoallv(
             (request.nodes, recv_counts, MPI.INT64_T), (requested, send_counts, MPI.INT64_T)
         )
@@ -165,35 +164,36 @@ class CommPlan:
 
     @property
     def num_ghosts(self) -> int:
-        """Rows that this rank receives in a forward exchange."""
+        """Number of rows that this rank receives in a forward exchange."""
         return int(self.recv_counts.sum(dtype=np.int64))
 
     @property
     def num_sent(self) -> int:
-        """Rows that this rank sends in a forward exchange."""
+        """Number of rows that this rank sends in a forward exchange."""
         return len(self.send_rows)
 
     def volume(self) -> Volume:
-        """Return the rows of one forward exchange; a reverse exchange swaps the two sides."""
+        """Return the volume of a forward exchange; `reversed` is that of a reverse exchange."""
         sent, received = np.zeros((2, self.layer_size), np.int64)
         sent[self.peers], received[self.peers] = self.send_counts, self.recv_counts
         return Volume(sent, received)
 
     @neighborwise_collective
     def start_forward(self, packed: Array, ghosts: Array) -> Transfer:
-        """Start owner -> ghost.
+        """Start to send rows from owners to ghosts.
 
-        `packed` (num_sent, width) are the rows `send_rows` of the owner, any dtype; `ghosts`
+        `packed` (num_sent, width) are the rows `send_rows` of this rank, of any dtype; `ghosts`
         (num_ghosts, width) of the same dtype holds the ghost rows after `wait`.
         """
         return self._start(packed, ghosts, forward=True)
 
     @neighborwise_collective
     def start_reverse(self, ghosts: Array, arrived: Array) -> Transfer:
-        """Start ghost -> owner; the owner then adds ``arrived[i]`` to its row ``send_rows[i]``.
+        """Start to send contributions from ghosts to owners.
 
-        `ghosts` (num_ghosts, width) are contributions to rows of other ranks; `arrived` (num_sent,
-        width) of the same dtype receives those to own rows.
+        `ghosts` (num_ghosts, width) are contributions to rows of other ranks. `arrived` (num_sent,
+        width) of the same dtype receives those to own rows: after `wait`, the caller adds
+        ``arrived[i]`` to its row ``send_rows[i]``.
         """
         return self._start(ghosts, arrived, forward=False)
 
@@ -203,14 +203,15 @@ class CommPlan:
         as_readers: LocalIndices,
         times: Sequence[int] | None = None,
     ) -> tuple[Stage, ...]:
-        """Return the exchange cut into stages, see `hpcgnn.comm.stages`.
+        """Return the exchange divided into stages; see `hpcgnn.comm.stages`.
 
-        `as_owners` and `as_readers` (neighbours,) int32 are the time of the rows of each peer, and
-        of the rows for it; `times` those that make a stage, None: when this rank moves anything.
+        `as_owners` and `as_readers` (neighbours,) int32 are the times at which each peer's rows
+        arrive, and at which own rows go to it. A stage is made for each of `times`; None: for each
+        time at which this rank moves anything.
         """
         if times is None:
-            # Times at which nothing moves make no stage, so ranks may have different numbers of
-            # stages: messages are matched by peer and tag, not by their number.
+            # Ranks may have different numbers of stages, because messages are matched by peer and
+            # tag, not by the number of the stage.
             busy = [as_owners[self.recv_counts > 0], as_readers[self.send_counts > 0]]
             times = np.unique(np.concatenate(busy)).tolist()
         ghosts, owned = (self.recv_counts, as_owners), (self.send_counts, as_readers)
@@ -218,20 +219,20 @@ class CommPlan:
 
     @cached_property
     def everything(self) -> Stage:
-        """The whole exchange as one stage: a message for each peer each way, in neighbour order."""
+        """The whole exchange as one stage, with a message to and from each peer in their order."""
         together = np.zeros(len(self.peers), np.int32)
         (stage,) = self.stages(together, together, [0])
         return replace(stage, is_whole=True)
 
     def rows_of(self, stage: Stage) -> LocalIndices:
-        """Return the rows of the owner's array that a stage sends, int32 by its messages."""
-        # The common case copies nothing: one stage sends the rows as they are listed.
+        """Return the int32 rows of the owner's array that a stage sends, in message order."""
+        # Avoid a copy in the common case of one stage.
         if stage is self.everything:
             return self.send_rows
         return np.concatenate([self.send_rows[:0], *(self.send_rows[m.rows] for m in stage.owned)])
 
     def ghosts_of(self, stage: Stage) -> LocalIndices:
-        """Return the positions of the ghosts of a stage, int32 by its messages."""
+        """Return the int32 positions of a stage's ghosts, in message order."""
         ranges = [np.arange(m.rows.start, m.rows.stop, dtype=np.int32) for m in stage.ghosts]
         return np.concatenate([np.empty(0, np.int32), *ranges])
 
@@ -239,21 +240,21 @@ class CommPlan:
     def start_stage(
         self, stage: Stage, send: Array, receive: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
-        """Start one of `stages`, owner to ghost, or ghost to owner.
+        """Start one of `stages`, from owners to ghosts or from ghosts to owners.
 
-        `send` and `receive` (rows, width) are of one width and dtype: forward, the rows
-        ``send_rows`` of the stage's messages and its ghosts; else its ghosts and what arrives for
-        those rows. Returns what is sent and what is received, each to be waited for before its
-        array is touched again.
+        `send` and `receive` (rows, width) have equal width and dtype. Forward, they are the rows
+        ``send_rows`` of the stage and its ghosts; in reverse, its ghosts and the contributions to
+        those rows. Returns the transfers of `send` and of `receive`; wait for each before touching
+        its array.
         """
-        # Pieces arrive at a reader that is behind, too, and wait in memory of MPI's. One of several
-        # stages is there to hold little: its messages wait for their reader.
+        # Pieces of a message are sent to slow readers too and wait in MPI's buffers. Several stages
+        # exist to save memory, so their messages are not cut and wait for the reader instead.
         pieces = self.piece_bytes if stage.is_whole else None
         return start_stage(self.comm, stage, send, receive, forward=forward, piece_bytes=pieces)
 
     @neighborwise_collective
     def forward(self, x: Array) -> Array:
-        """Return the ghost rows (num_ghosts, width) of `x` (owner's rows, width), at once."""
+        """Exchange rows of `x` (own rows, width) and return the ghosts (num_ghosts, width)."""
         packed = np.empty((self.num_sent, x.shape[1]), x.dtype)
         ghosts = np.empty((self.num_ghosts, x.shape[1]), x.dtype)
         kernels.gather_rows(x, self.send_rows, packed)

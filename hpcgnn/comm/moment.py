@@ -1,4 +1,4 @@
-"""Where a run is: what a number that is rounded at random for the wire is drawn by."""
+"""The position in a run, from which the draws of stochastic rounding on the wire are derived."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,16 +8,16 @@ from typing import Literal, TypeAlias
 from hpcgnn.kernels import key_of
 
 Way: TypeAlias = Literal["forward", "backward", "unpacked"]
-"""What rows on their way are: activations, gradients, or those of results, which no wire packs."""
+"""What travelling rows are: activations, gradients, or rows of results, which are never packed."""
 
 _BEFORE_EPOCHS = -1
 _SUM_BYTES = 6
-"""Of a sum of integers of which nothing else is known."""
+"""Bytes of an integer in a sum about which nothing else is known."""
 
 
 @dataclass(frozen=True)
 class Instant:
-    """A seed, an epoch and a product in it, and what rows on their way are then."""
+    """A product in an epoch of a seed, and the kind of rows that travel at that time."""
 
     seed: int
     epoch: int
@@ -25,19 +25,20 @@ class Instant:
     way: Way = "forward"
 
     def key(self, sender: int | None) -> int:
-        """Return the key of a draw for the rows of this product.
+        """Return the key of the random draws for the rows of this product.
 
-        `sender` is who sends partial sums; None: rows of owners, equal whoever sends them.
+        `sender` is the rank that sends partial sums; None for rows of owners, whose draws do not
+        depend on the rank.
         """
         names = self.seed, self.epoch, self.product
         return key_of(*names, 0 if sender is None else 1 + sender)
 
 
 class Moment:
-    """The `now` of a grid, equal on all ranks, as exchanges and steps know it.
+    """The current `Instant` of a grid, `now`, which is equal on all ranks.
 
-    Products are numbered from the beginning of the epoch. All ranks multiply in the same order, at
-    any number of them, so the number identifies the step, the layer and the direction.
+    Products are numbered from the beginning of the epoch. All ranks multiply in the same order for
+    any number of ranks, so the number identifies the step, the layer and the direction.
     """
 
     def __init__(self) -> None:
@@ -56,15 +57,15 @@ class Moment:
 
     @contextmanager
     def backward(self) -> Iterator[None]:
-        """Take what travels inside for gradients."""
+        """Treat rows that travel inside the block as gradients."""
         with self._on("backward"):
             yield
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:
-        """Pack no rows inside: results are judged, kept or written.
+        """Do not pack rows that travel inside the block, which are results.
 
-        They travel seldom. Training averages the rounding of many draws; a result has one.
+        Results travel seldom, and each is rounded once, while training averages over many draws.
         """
         with self._on("unpacked"):
             yield
@@ -79,9 +80,9 @@ class Moment:
 
     @contextmanager
     def again(self, begun: Instant) -> Iterator[None]:
-        """Draw inside as a pass did that began at `begun`, and is computed again.
+        """Repeat inside the block the draws of a pass that began at `begun`.
 
-        Rows that it fetches again are then the same bits. Outside the numbers go on.
+        Rows that are fetched again then have the same bits. Afterwards `now` is as before.
         """
         before, self.now = self.now, begun
         try:
@@ -91,7 +92,7 @@ class Moment:
 
     @contextmanager
     def summing(self, bits: int, num_bytes: int) -> Iterator[None]:
-        """Let sums travel inside of integers of so many bits, the longest in so many bytes."""
+        """Send sums of integers of `bits` inside the block, the longest sum in `num_bytes`."""
         before = self.sum_bits, self.sum_bytes
         self.sum_bits, self.sum_bytes = bits, num_bytes
         try:
@@ -101,7 +102,7 @@ class Moment:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Let sums inside be of ones: they tell how many terms each has."""
+        """Mark sums inside the block as sums of ones, which count the terms of each sum."""
         self.counts_terms = True
         try:
             yield
@@ -110,10 +111,10 @@ class Moment:
 
     @contextmanager
     def before_epochs(self) -> Iterator[None]:
-        """Take what travels inside for a preparation, which belongs to no epoch.
+        """Treat rows that travel inside the block as preparation, which belongs to no epoch.
 
-        A run that goes on from a checkpoint prepares again, and draws the same. Outside the numbers
-        go on.
+        A run resumed from a checkpoint prepares again with the same draws. Afterwards `now` is as
+        before.
         """
         with self.again(Instant(0, _BEFORE_EPOCHS)), self.unpacked():
             yield

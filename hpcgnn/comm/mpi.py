@@ -1,8 +1,8 @@
-"""MPI, started at its first use: whoever only imports layers and models starts none.
+"""MPI, started at its first use, so that importing layers and models does not start it.
 
-mpi4py starts MPI when its module is loaded, which fails where no MPI library is found, and takes
-time where one is. `MPI` loads it when something is first asked of it; where a process is alone
-and there is no library, `one_rank` replaces it.
+Importing ``mpi4py.MPI`` starts MPI, which takes time, and fails if no MPI library is found. The
+object `MPI` imports it at the first access to an attribute. If there is no library and the process
+was started alone, `one_rank` takes its place.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ else:
         try:
             return load_mpi()
         except (ImportError, RuntimeError):
-            # Whoever shares work between ranks has loaded it before, or said why not.
+            # Several ranks cannot do without MPI.
             if num_launched(os.environ) > 1:
                 raise
             return import_module("hpcgnn.comm.one_rank")
@@ -36,15 +36,15 @@ else:
 
 
 def mpi_library() -> str:
-    """Return the name and version of the MPI library, the first words of what it says of itself."""
+    """Return the name and version of the MPI library, from the first line of its description."""
     words: str = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
     return " ".join(words.partition(",")[0].split())
 
 
 def installed_mpi() -> tuple[str, str] | None:
-    """Return the name of the MPI library and the version of the standard, without starting it.
+    """Return the name of the MPI library and the version of the standard, without starting MPI.
 
-    None where no library is loaded. For a process that will not use MPI.
+    None if no library is found. Only for processes that will not use MPI.
     """
     rc = import_module("mpi4py").rc
     rc.initialize = rc.finalize = False
@@ -56,26 +56,26 @@ def installed_mpi() -> tuple[str, str] | None:
 
 
 Communicator: TypeAlias = "MPI.Intracomm"
-"""For annotations, also above this package, which do not import mpi4py."""
+"""For annotations, also in other packages, without importing mpi4py."""
 
-# MPI 4.1, section 12.4.3: kinds of memory that a communicator may be given.
+# MPI 4.1, section 12.4.3: kinds of memory that a communicator supports.
 _MEMORY_KINDS = "mpi_memory_alloc_kinds"
 _MPICH_CUDA = 0
 
 
 def takes_device_memory(comm: Communicator) -> bool:
-    """Return whether messages may go straight from and to the memory of CUDA devices.
+    """Return whether messages can be sent directly from and to the memory of CUDA devices.
 
-    Not collective, but the same on all ranks of one library.
+    Not collective; the answer is the same on all ranks that use the same library.
 
-    Asked are, in this order, the standard's info key of MPI 4.1, Open MPI's
-    ``MPIX_Query_cuda_support`` and MPICH's ``MPIX_GPU_query_support``; a library with none of them
-    is taken at its word that it knows of no device.
+    It comes from the first of these that exists: the info key of MPI 4.1, Open MPI's
+    ``MPIX_Query_cuda_support``, MPICH's ``MPIX_GPU_query_support``. A library with none of them
+    counts as unable to.
     """
     kinds = comm.Get_info().Get(_MEMORY_KINDS)
     if kinds is not None:
         return any(kind.split(":")[0] == "cuda" for kind in kinds.split(","))
-    # The extension module is linked to the library that runs, whose symbols its handle finds.
+    # The extension module is linked to the MPI library, so its handle finds the library's symbols.
     library = ctypes.CDLL(MPI.__file__)
     if hasattr(library, "MPIX_Query_cuda_support"):
         return bool(library.MPIX_Query_cuda_support())

@@ -1,4 +1,4 @@
-"""Communicators of neighbours, used again by later plans once no rank needs them any more."""
+"""Neighbourhood communicators, reused by later plans once no rank uses them any more."""
 
 import gc
 import hashlib
@@ -13,12 +13,12 @@ from hpcgnn.spmd import collective
 from hpcgnn.typing import LocalIndices
 
 _KEPT = 64
-"""Communicators from which on the unused ones are freed."""
+"""Number of communicators above which unused ones are freed."""
 
 
 @dataclass
 class _Made:
-    """A communicator, the graph of neighbours that it was made for, and who uses it here."""
+    """A communicator, the hash of its graph of neighbours, and its user on this rank."""
 
     comm: "MPI.Distgraphcomm"
     graph: bytes
@@ -26,11 +26,11 @@ class _Made:
 
 
 class Neighbourhoods:
-    """The communicators of neighbours in one communicator, the `layer`.
+    """The neighbourhood communicators within one communicator, the `layer`.
 
-    MPICH and what is made of it have 2,048 communicators in a process, and a run on sampled
-    subgraphs makes plans in every step. A plan ends when it is collected, which is at another time
-    on every rank; so the ranks agree on what is in use when they ask for the next one.
+    MPICH and its derivatives allow 2,048 communicators in a process, and a run on sampled subgraphs
+    makes plans in every step. Each rank garbage-collects a plan at a different time, so ranks agree
+    on which communicators are in use when they request the next one.
     """
 
     def __init__(self, layer: Communicator) -> None:
@@ -39,16 +39,16 @@ class Neighbourhoods:
         self._limit = _KEPT
 
     def __len__(self) -> int:
-        """Return the number of communicators."""
+        """Return the number of communicators that exist."""
         return len(self._entries)
 
     @collective
     def of(self, peers: LocalIndices) -> "MPI.Distgraphcomm":
         """Return a communicator whose neighbours are `peers`, and which has no other user.
 
-        It is in use for as long as the returned object lives.
+        It is in use as long as the returned object lives.
         """
-        # All ranks know which graph they form together from this, and nobody keeps the graph.
+        # Identify the whole graph by a hash that all ranks know, so that no rank has to store it.
         group = np.array([self._layer.rank, *peers.tolist()], np.int64)
         graph = np.frombuffer(hashlib.blake2b(group.tobytes(), digest_size=16).digest(), np.int64)
         graph = graph.copy()
@@ -72,16 +72,16 @@ class Neighbourhoods:
         return handle
 
     @collective
-    def _in_use(self, some: list[_Made]) -> list[bool]:
-        """Return of each whether a rank uses it."""
-        in_use = np.array([entry.user() is not None for entry in some], np.int32)
+    def _in_use(self, entries: list[_Made]) -> list[bool]:
+        """Return for each entry whether any rank uses it."""
+        in_use = np.array([entry.user() is not None for entry in entries], np.int32)
         if len(in_use):
             allreduce_max(self._layer, in_use)
         return [bool(flag) for flag in in_use]
 
     @collective
     def _free_unused(self) -> None:
-        # Cycles with a plan in them keep it until Python looks for cycles.
+        # Plans in reference cycles live until Python collects the cycles.
         gc.collect()
         in_use = self._in_use(self._entries)
         for entry, keep in zip(self._entries, in_use, strict=True):
@@ -92,7 +92,7 @@ class Neighbourhoods:
 
     @collective
     def close(self) -> None:
-        """Free all; what was handed out ends with it."""
+        """Free all communicators, those still in use too."""
         for entry in self._entries:
             entry.comm.Free()
         self._entries = []

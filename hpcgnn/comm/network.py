@@ -1,4 +1,4 @@
-"""What messages cost, by the links of a machine, and how far apart the clocks of its ranks are."""
+"""The cost of messages on the links of a machine, and the offsets between its ranks' clocks."""
 
 import math
 import platform
@@ -23,10 +23,10 @@ _LARGE_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class Link:
-    """What two ranks of a communicator measured while all other pairs of their round did so, too.
+    """The link between two ranks, measured while all other pairs of its round measured too.
 
-    `latency_s` are seconds of a message of 8 bytes, one way: the median of round trips, halved.
-    `bandwidth` are bytes a second of messages of 4 MiB, one way at a time: the median.
+    `latency_s` is the time of an 8-byte message in one direction: half the median round trip.
+    `bandwidth` is the median in bytes per second of messages of 4 MiB, one direction at a time.
     """
 
     ranks: tuple[int, int]
@@ -37,12 +37,11 @@ class Link:
 
 @collective
 def measure_links(comm: Communicator, seconds: float, host: str | None = None) -> list[Link]:
-    """Measure between neighbouring hosts, or between neighbouring ranks where there is one host.
+    """Measure links between neighbouring hosts, or neighbouring ranks if there is only one host.
 
-    Each takes part in two rounds at most (a ring); pairs of a round measure at the same time, as
-    they would compete in a run. It takes `seconds`, a slow message more or less; `host` names this
-    rank's host, None asks the system. The links are equal on all ranks; there are none for one
-    rank.
+    They form a ring, so each takes part in at most two rounds; the pairs of a round measure at the
+    same time, as they would compete in a run. This takes about `seconds`. `host` names this rank's
+    host; None asks the system. All ranks get the same links; a single rank gets none.
     """
     names = comm.allgather(platform.node() if host is None else host)
     firsts = _first_ranks(names)
@@ -64,7 +63,7 @@ def measure_links(comm: Communicator, seconds: float, host: str | None = None) -
                         Link((own_rank, peer), (names[own_rank], names[peer]), latency_s, bandwidth)
                     )
     gathered = comm.allgather(links)
-    return [link for some in gathered for link in some]
+    return [link for of_rank in gathered for link in of_rank]
 
 
 def _measure(comm: Communicator, peer: int, leads: bool, seconds: float) -> tuple[float, float]:
@@ -74,7 +73,7 @@ def _measure(comm: Communicator, peer: int, leads: bool, seconds: float) -> tupl
 
 
 def _median_trip(comm: Communicator, peer: int, leads: bool, size: int, seconds: float) -> float:
-    """Return the median of the seconds there and back; the leader says when it is enough."""
+    """Return the median seconds of round trips; the leader decides when to stop."""
     message, go_on = np.zeros(size, np.uint8), np.ones(1, np.uint8)
     times: list[float] = []
     start = time.perf_counter()
@@ -84,7 +83,7 @@ def _median_trip(comm: Communicator, peer: int, leads: bool, size: int, seconds:
             comm.Send(message, peer)
             comm.Recv(message, peer)
             times.append(time.perf_counter() - begin)
-            # The first trips make connections and buffers.
+            # The first two trips set up connections and buffers and are not counted.
             go_on[0] = time.perf_counter() - start < seconds or len(times) < 4
             comm.Send(go_on, peer)
         else:
@@ -96,9 +95,10 @@ def _median_trip(comm: Communicator, peer: int, leads: bool, size: int, seconds:
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """What each rank sends and receives, (ranks,) int64 each.
+    """The traffic of each rank, (ranks,) int64 each.
 
-    Of a sum of equal arrays what a rank hands in. A product sends one message to each neighbour.
+    In a reduction, rows and bytes are those that a rank contributes. A product sends one message to
+    each neighbour.
     """
 
     rows: Array
@@ -111,10 +111,10 @@ class Sent:
 class Network:
     """The links of the machine.
 
-    `bandwidth` are bytes a second that a rank sends, while all ranks of its host send; `latency_s`
-    seconds of a message. `ranks_per_host` None means that one host has all. The same between ranks
-    of one host are `inside_bandwidth` and `inside_latency_s`; None: no better. Raises `InputError`
-    where a bandwidth is not positive, or a latency negative.
+    `bandwidth` is bytes per second sent by a rank while all ranks of its host send; `latency_s` is
+    seconds per message. `ranks_per_host` None means that all ranks are on one host. Between ranks
+    of a host `inside_bandwidth` and `inside_latency_s` apply; None: the same as between hosts.
+    Raises `InputError` if a bandwidth is not positive or a latency is negative.
     """
 
     bandwidth: float = 1e9
@@ -134,7 +134,7 @@ class Network:
             raise InputError(f"--ranks-per-host {self.ranks_per_host}: at least 1")
 
     def seconds(self, sent: Sent, between: Sent, hosts: LocalIndices) -> float:
-        """Return the seconds of the rank that needs longest; see `rank_seconds`."""
+        """Return the seconds of the slowest rank; see `rank_seconds`."""
         copying, link = self.rank_seconds(sent, between, hosts)
         return float((copying + link).max(initial=0))
 
@@ -143,15 +143,15 @@ class Network:
     ) -> tuple[FloatArray, FloatArray]:
         """Return (ranks,) the seconds of each rank inside its host, and on the link of its host.
 
-        A rank receives as it sends. `sent` is all of it by all ranks, `between` what leaves a host,
-        `hosts` (ranks,) int32 the host of each.
+        A rank sends and receives at the same time. `sent` is all traffic, `between` the part
+        between hosts, and `hosts` (ranks,) int32 the host of each rank.
         """
         num_hosts = int(hosts.max(initial=0)) + 1
         inside = np.maximum(sent.bytes_out - between.bytes_out, sent.bytes_in - between.bytes_in)
         latency_s = self.latency_s if self.inside_latency_s is None else self.inside_latency_s
         copying = inside / (self.inside_bandwidth or self.bandwidth)
         copying = copying + (sent.messages - between.messages) * latency_s
-        # The ranks of a host share its link, whoever of them sends.
+        # All ranks of a host share its link, so the link's time counts for each.
         out = np.bincount(hosts, between.bytes_out, num_hosts)
         into = np.bincount(hosts, between.bytes_in, num_hosts)
         link = np.maximum(out, into) / (self.bandwidth * np.bincount(hosts, minlength=num_hosts))
@@ -160,14 +160,14 @@ class Network:
     @classmethod
     @collective
     def measured(cls, grid: ProcessGrid, seconds: float) -> "Network":
-        """Return the links of the machine that the ranks are on, measured in so many seconds."""
+        """Measure the network that the ranks run on, in about `seconds`."""
         names = grid.host_names
         ranks = max(Counter(names).values())
         everywhere = measure_links(grid.world, seconds / 2, grid.host)
-        mates = MPI.Intracomm(grid.world.Split(names.index(grid.host), grid.world.rank))
-        measured = measure_links(mates, seconds / 2, grid.host)
-        mates.Free()
-        inside = [link for some in grid.world.allgather(measured) for link in some]
+        on_host = MPI.Intracomm(grid.world.Split(names.index(grid.host), grid.world.rank))
+        measured = measure_links(on_host, seconds / 2, grid.host)
+        on_host.Free()
+        inside = [link for of_rank in grid.world.allgather(measured) for link in of_rank]
         outside = [link for link in everywhere if link.hosts[0] != link.hosts[1]]
         if not inside and not outside:
             return cls()
@@ -186,22 +186,22 @@ class Network:
 
 
 ROUNDS = 16
-"""Pings of each host."""
+"""Number of pings to each host."""
 _TAG = 71
 
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """What to add to the clock of this rank to have that of rank 0.
+    """The offset to add to this rank's clock to obtain rank 0's.
 
-    The estimate is off by no more than `bound_ns`: half of the fastest pings' times.
+    The error is at most `bound_ns`, half the round-trip time of the fastest pings.
     """
 
     offset_ns: int
     bound_ns: int
 
     def __add__(self, other: "ClockOffset") -> "ClockOffset":
-        """Return the offset of a clock that is off by `other` from one that is off by this."""
+        """Return the offset of a clock that has offset `other` to a clock with this offset."""
         return ClockOffset(self.offset_ns + other.offset_ns, self.bound_ns + other.bound_ns)
 
 
@@ -209,25 +209,26 @@ class ClockOffset:
 def clock_offset(
     comm: Communicator, hosts: Sequence[str], clock: Callable[[], int] = perf_counter_ns
 ) -> ClockOffset:
-    """Estimate how far the clock of this rank is from that of rank 0.
+    """Estimate the offset of this rank's clock to rank 0's.
 
-    Ranks of one host share its monotonic clock; `hosts` names that of each rank. Its first rank is
-    pinged `ROUNDS` times by that of a host whose offset is known, as many hosts at once as are
-    known; the fastest of the answers counts, whose time of writing lies between the sending of the
-    ping and the arrival of the answer. `clock` returns nanoseconds of this rank's monotonic clock.
+    The ranks of a host share its monotonic clock; `hosts` names the host of each rank. A host whose
+    offset is known pings the first rank of another `ROUNDS` times, and all known hosts do so at
+    once. The answer carries the time at which it was written, which lies between the ping's sending
+    and the answer's arrival; the fastest answer is used. `clock` returns nanoseconds of this rank's
+    monotonic clock.
     """
     firsts, own = _first_ranks(hosts), ClockOffset(0, 0)
-    place = firsts.index(comm.rank) if comm.rank in firsts else len(firsts)
+    host = firsts.index(comm.rank) if comm.rank in firsts else len(firsts)
     known = 1
     while known < len(firsts):
-        if place < known and place + known < len(firsts):
-            peer = firsts[place + known]
+        if host < known and host + known < len(firsts):
+            peer = firsts[host + known]
             pings = (_ping(comm, peer, clock) for _ in range(ROUNDS))
-            best = min(pings, key=lambda each: each.bound_ns)
+            best = min(pings, key=lambda ping: ping.bound_ns)
             comm.send(own + best, dest=peer, tag=_TAG)
-        elif known <= place < 2 * known:
-            _answer(comm, firsts[place - known], clock)
-            own = comm.recv(source=firsts[place - known], tag=_TAG)
+        elif known <= host < 2 * known:
+            _answer(comm, firsts[host - known], clock)
+            own = comm.recv(source=firsts[host - known], tag=_TAG)
         known *= 2
     return comm.allgather(own)[hosts.index(hosts[comm.rank])]
 

@@ -1,8 +1,8 @@
-"""What this package uses of mpi4py, for a process alone on a machine without an MPI library.
+"""A one-rank replacement for the parts of mpi4py used here, for machines without an MPI library.
 
-`mpi.MPI` turns to it where a command is one process: planning and exporting need no MPI. Every
-communicator has one rank, so that whatever is reduced or gathered is what this rank has: buffers
-stay or are copied, and requests have ended.
+`mpi.MPI` uses it if a command runs as one process: planning and exporting need no MPI. Every
+communicator has one rank, so reductions and gathers return this rank's data, buffers are kept or
+copied, and every request is complete.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcgnn.errors import InputError
 
-# ruff: noqa: D102, D103, N802 (what functions do, and their names, are those of mpi4py)
+# ruff: noqa: D102, D103, N802 (functions have the names and the meaning of mpi4py's)
 
 Exception = OSError  # noqa: A001
 IN_PLACE = object()
@@ -31,7 +31,7 @@ def Get_library_version() -> str:
 
 
 class CompletedRequest:
-    """What has already happened."""
+    """A request that is already complete."""
 
     @staticmethod
     def Waitall(_: Sequence["CompletedRequest"]) -> bool:
@@ -41,14 +41,14 @@ class CompletedRequest:
 
     @staticmethod
     def Testsome(_: Sequence["CompletedRequest"]) -> None:
-        """Return that none is left."""
+        """Return None: no request is active."""
 
 
 Request = CompletedRequest
 
 
 class Datatype:
-    """Of any row."""
+    """Any datatype."""
 
     def Create_contiguous(self, _: int) -> "Datatype":
         return self
@@ -56,14 +56,14 @@ class Datatype:
     Commit = Create_hindexed = lambda self, *_: self
 
     def Free(self) -> None:
-        """Forget it."""
+        """Do nothing."""
 
 
 BYTE = Datatype()
 
 
 class Intracomm:
-    """A communicator of this process; one made of another is the same."""
+    """A communicator of this process; splits and copies of it are equivalent."""
 
     rank, size = 0, 1
 
@@ -79,7 +79,7 @@ class Intracomm:
         return Distgraphcomm()
 
     def Free(self) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     Barrier = barrier = Free
 
@@ -112,10 +112,10 @@ class Intracomm:
     Alltoallv = Neighbor_alltoallv = Alltoall
 
     def Exscan(self, sent: Any, received: Any, op: Any = None) -> None:
-        """Leave what the first rank has: there is nothing before it."""
+        """Do nothing: the result is undefined on the first rank."""
 
     def Bcast(self, buffer: Any, root: int = 0) -> None:
-        """Leave the buffer."""
+        """Do nothing: the root's buffer is this one."""
 
     def Ibcast(self, buffer: Any, root: int = 0) -> CompletedRequest:
         return CompletedRequest()
@@ -136,17 +136,17 @@ class Distgraphcomm(Intracomm):
     """A communicator whose rank has no neighbours."""
 
     def Neighbor_alltoallv(self, *_: Any) -> None:
-        """Exchange nothing."""
+        """Do nothing."""
 
 
 COMM_SELF = COMM_WORLD = Intracomm()
 
 
 def _copy(sent: Any, received: Any) -> None:
-    """Copy a buffer as mpi4py describes one: an array, or a list that begins with one."""
+    """Copy a buffer given as in mpi4py: an array, or a list that begins with one."""
     source, target = (
-        np.asarray(counts[0] if isinstance(counts, list | tuple) else counts)
-        for counts in (sent, received)
+        np.asarray(buffer[0] if isinstance(buffer, list | tuple) else buffer)
+        for buffer in (sent, received)
     )
     with contextlib.suppress(ValueError):
         source = source.view(target.dtype)

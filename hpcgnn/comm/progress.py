@@ -1,10 +1,9 @@
-"""Messages that go on while nobody calls MPI: a thread asks after them.
+"""A thread that calls MPI regularly, so that messages progress while their rank computes.
 
-MPI libraries move a long message only while someone calls them: of messages of 512 KiB and more
-nothing arrives over TCP, however long the receiver computes before it waits. So a thread calls MPI
-now and then while messages are under way, and computing hides them: products of the kernels, dense
-products, and all else that releases the interpreter's lock. That needs a library that lets several
-threads call it (``MPI_THREAD_MULTIPLE``), without which messages move when they are waited for.
+MPI libraries move a long message only inside MPI calls: over TCP nothing of a message of 512 KiB or
+more arrives, however long the receiver computes before it waits. So a thread polls MPI while
+messages are under way, and they overlap with all computation that releases the interpreter's lock.
+This needs ``MPI_THREAD_MULTIPLE``; without it, messages move only when they are waited for.
 """
 
 import threading
@@ -14,16 +13,16 @@ from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.transfer import Transfer
 
 _TICK_S = 5e-4
-"""Between two calls. A call moves what the buffers of the sockets hold, about: at 10 Gbit/s half a
+"""Seconds between two calls. A call moves about what socket buffers hold; at 10 Gbit/s half a
 millisecond fills 640 KB."""
 _LONG_BYTES = 1 << 16
-"""Shorter messages are sent at once, and wait in the receiver's buffers."""
+"""Shorter messages are sent at once and wait in the receiver's buffers."""
 _IDLE_S = 1.0
-"""Without messages the thread ends, so that nobody has to end it."""
+"""Seconds without messages after which the thread ends, so that it needs no explicit stop."""
 
 
 class MessageProgress:
-    """Keeps the messages of a grid moving, by a thread that lives while there are any."""
+    """Keeps the messages of a grid moving with a thread that lives while there are any."""
 
     def __init__(self) -> None:
         self.is_permitted: bool = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
@@ -32,7 +31,7 @@ class MessageProgress:
         self._thread: threading.Thread | None = None
 
     def keep(self, transfer: Transfer, num_bytes: int) -> None:
-        """Keep a transfer of so many bytes moving until it is waited for."""
+        """Keep a transfer of `num_bytes` moving until it is waited for."""
         if not self.is_permitted or num_bytes < _LONG_BYTES or transfer.has_ended:
             return
         with self._lock:
@@ -46,13 +45,13 @@ class MessageProgress:
         while True:
             with self._lock:
                 self._wake.clear()
-                some = self._under_way.copy()
-            ended = {id(transfer) for transfer in some if not transfer.move()}
+                moving = self._under_way.copy()
+            ended = {id(transfer) for transfer in moving if not transfer.move()}
             with self._lock:
                 self._under_way = [
                     transfer for transfer in self._under_way if id(transfer) not in ended
                 ]
-            if len(ended) < len(some):
+            if len(ended) < len(moving):
                 sleep(_TICK_S)
             elif not self._wake.wait(_IDLE_S):
                 with self._lock:

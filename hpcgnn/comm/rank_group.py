@@ -1,7 +1,7 @@
-"""The ranks that do a piece of work together, of which one process without MPI is a case.
+"""The ranks that do a piece of work together, or a single process without MPI.
 
-Code that runs on any number of ranks takes a `RankGroup` and asks nothing about their number. What
-ranks send each other costs one process nothing, and starts no MPI.
+Code for any number of ranks takes a `RankGroup` and does not distinguish the cases. In a single
+process its communication costs nothing and does not start MPI.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,9 +25,9 @@ _SAMPLED_KEYS = 1 << 18
 
 
 class RankGroup:
-    """One process, the only rank: it sends nothing, and agrees with itself.
+    """A single process, which sends nothing; `MpiGroup` is the subclass for several ranks.
 
-    `rank` and `size` are the number of this rank, and of all; `comm` is None without MPI.
+    `rank` is the number of this rank and `size` that of all ranks; `comm` is None without MPI.
     """
 
     rank = 0
@@ -37,19 +37,19 @@ class RankGroup:
 
     @staticmethod
     def of(comm: "Communicator | None") -> "RankGroup":
-        """Return the ranks of a communicator, or this process alone where there is none."""
+        """Return the group of a communicator's ranks, or of this process alone for None."""
         return RankGroup() if comm is None else MpiGroup(comm)
 
     def agree(self) -> AbstractContextManager[None]:
-        """Leave the block on all ranks together."""
+        """Leave the block on all ranks together; see `hpcgnn.comm.agree`."""
         return nullcontext()
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return on all ranks what `make` returns on the first."""
+        """Call `make` on the first rank and return its result on all ranks."""
         return make()
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, which are small."""
+        """Return the values of all ranks; only for small values."""
         return [value]
 
     def sum(self, values: Array) -> Array:
@@ -77,7 +77,7 @@ class RankGroup:
         return offsets, data
 
     def owners(self, row_map: RowMap, rows: GlobalIndices) -> LocalIndices:
-        """Return (m,) int32 the ranks of global rows; one rank is the owner of all."""
+        """Return (m,) int32 the ranks that own global rows; a single rank owns all."""
         return np.broadcast_to(np.int32(0), rows.shape)
 
     def rows_of(self, row_map: RowMap, rows: GlobalIndices, values: Array) -> Array:
@@ -87,40 +87,40 @@ class RankGroup:
         return selected
 
     def any(self, holds: bool) -> bool:
-        """Tell whether `holds` is true on a rank."""
+        """Tell whether `holds` is true on any rank."""
         return any(self.gather(holds))
 
     def rounds(self, items: Iterable[T], nothing: Callable[[], T]) -> Iterator[T]:
-        """Yield items on all ranks equally often, `nothing()` where a rank has no more."""
+        """Yield items equally often on all ranks, and `nothing()` on ranks that have no more."""
         del nothing
         for item in items:
             watchdog.beat()
             yield item
 
     def starts(self, num_rows: int) -> Offsets:
-        """Return (size + 1,) int64: where equal shares of rows begin, and their number."""
+        """Return (size + 1,) int64 the first rows of equal shares, and the number of rows."""
         return num_rows * np.arange(self.size + 1) // self.size
 
     def range_of(self, num_rows: int) -> range:
-        """Return this rank's share of rows in equal shares."""
+        """Return this rank's share if rows are divided into equal shares."""
         starts = self.starts(num_rows)
         return range(int(starts[self.rank]), int(starts[self.rank + 1]))
 
     def keepers(self, rows: GlobalIndices, num_rows: int) -> LocalIndices:
-        """Return the ranks (int32) of rows in equal shares."""
+        """Return int32 the ranks of `rows` if `num_rows` are divided into equal shares."""
         return (np.searchsorted(self.starts(num_rows), rows, side="right") - 1).astype(np.int32)
 
     def borders(self, keys: Callable[[], Array]) -> Array:
-        """Return (size - 1,) the least keys of the ranks after the first.
+        """Return (size - 1,) the smallest keys of the ranks after the first.
 
-        All ranks get about as many of those that `keys`, called on all, returns; a single rank does
-        not ask for any.
+        They divide the keys that `keys` returns on all ranks about equally. A single rank does not
+        call it.
         """
         del keys
         return np.zeros(0, np.int64)
 
     def ranks_of(self, keys: Array, borders: Array) -> LocalIndices:
-        """Return (m,) int32 the ranks of keys between `borders`."""
+        """Return (m,) int32 the ranks that `borders` assign to keys."""
         del borders
         return np.broadcast_to(np.int32(0), keys.shape)
 

@@ -1,4 +1,4 @@
-"""Elements and rows that change ranks once: sent to the ranks that own them, or asked for."""
+"""One-time exchanges: send elements and lists to the ranks that own them, or request rows."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,27 +18,26 @@ _MOST_STEPS = 64
 
 
 class Entries(Protocol):
-    """What looks up numbers some at a time: an array need not hold them."""
+    """Numbers that are looked up a few at a time and need not be stored in an array."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of what is looked up."""
+        """Dtype of the numbers."""
 
     def __getitem__(self, positions: GlobalIndices) -> Array:
         """Return the numbers at the positions."""
 
 
 _MOST = 2**31 - 1
-"""What a rank can send or receive in one exchange of unequal shares: MPI adds up 32-bit counts."""
+"""Most elements a rank can send or receive in one Alltoallv: MPI uses 32-bit counts and offsets."""
 
 
 @collective
 def narrow_counts(comm: Communicator, sent: Array, received: Array) -> tuple[Array, Array]:
-    """Return int32 counts for an exchange of unequal shares.
+    """Return the counts of an Alltoallv as int32.
 
-    `sent` and `received` (ranks,) are integers: what this rank sends to each and receives from
-    each. Raises `CollectiveInputError`, on all ranks of `comm`, where a rank sends or receives
-    2**31 elements.
+    `sent` and `received` (ranks,) are the numbers of elements to and from each rank. Raises
+    `CollectiveInputError` on all ranks of `comm` if any rank sends or receives 2**31 or more.
     """
     largest = max(int(counts.sum(dtype=np.int64)) for counts in (sent, received))
     fault = None
@@ -56,10 +55,10 @@ def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tu
     """Send ``array[i]`` to rank ``owners[i]`` for every array; return what arrived.
 
     `owners` (m,) are int32; arrays (m, ...) have the same dtypes and trailing shapes on all ranks.
-    What arrives is in order of the sending rank, and in the sender's order within a rank. Raises
-    what `narrow_counts` does.
+    What arrives is ordered by sending rank, and keeps the sender's order within a rank. Raises the
+    errors of `narrow_counts`.
     """
-    # NumPy sorts 16-bit integers by radix: a sixth of the time.
+    # NumPy uses radix sort for 16-bit integers, which takes a sixth of the time.
     narrow = owners.astype(np.int16) if comm.size <= np.iinfo(np.int16).max else owners
     order = np.argsort(narrow, kind="stable")
     sent = np.bincount(owners, minlength=comm.size).astype(np.int64, copy=False)
@@ -70,7 +69,7 @@ def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tu
     for array in arrays:
         outgoing = np.ascontiguousarray(array[order])
         incoming = np.empty((int(expected.sum()), *array.shape[1:]), array.dtype)
-        # One datatype an element keeps counts below 2^31 for elements of any width.
+        # A datatype for a whole element keeps counts below 2^31 for elements of any width.
         width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
         element = MPI.BYTE.Create_contiguous(width).Commit()
         comm.Alltoallv((outgoing, send_counts, element), (incoming, recv_counts, element))
@@ -89,10 +88,10 @@ def redistribute_lists(
 ) -> tuple[Offsets, Array]:
     """Send list i, ``entries[indptr[i]:indptr[i + 1]]``, to rank ``owners[i]``.
 
-    `owners` (m,) are int32; a list whose owner is -1 stays unsent. With `lengths` (m,) int64 lists
-    begin at `indptr` (m,), in any order. Returns `indptr` int64 and
-    entries of the lists that arrived, in order of the sending rank and of its lists. Memory is that
-    of what is received: lists are sent some at a time. Raises what `narrow_counts` does.
+    `owners` (m,) are int32; a list whose owner is -1 is not sent. If `lengths` (m,) int64 is given,
+    lists begin at `indptr` (m,), in any order. Returns the `indptr`, int64, and the entries of the
+    lists that arrived, ordered by sending rank and by its lists. Lists are sent a few at a time, so
+    memory is that of the received lists. Raises the errors of `narrow_counts`.
     """
     sent = np.flatnonzero(owners >= 0)
     sent = sent[np.argsort(owners[sent], kind="stable")]
@@ -105,7 +104,7 @@ def redistribute_lists(
     narrow_counts(comm, sums, expected)
     incoming = np.empty(int(expected.sum()), entries.dtype)
     entry = MPI.BYTE.Create_contiguous(entries.dtype.itemsize).Commit()
-    # Where the next entries from each rank belong.
+    # The positions of the next entries from each rank.
     begins = np.cumsum(expected) - expected
     ends = np.cumsum(lengths)
     total = int(lengths.sum())
@@ -116,8 +115,8 @@ def redistribute_lists(
         np.add.at(counts[0], owners[sent[first:stop]], lengths[first:stop])
         comm.Alltoall(counts[0], counts[1])
         outgoing = entries[spans(indptr[sent[first:stop]], lengths[first:stop])]
-        places = counts[1].astype(np.int32), begins.astype(np.int32)
-        comm.Alltoallv((outgoing, counts[0].astype(np.int32), entry), (incoming, places, entry))
+        arriving = counts[1].astype(np.int32), begins.astype(np.int32)
+        comm.Alltoallv((outgoing, counts[0].astype(np.int32), entry), (incoming, arriving, entry))
         begins += counts[1]
     entry.Free()
     return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), incoming
@@ -125,9 +124,9 @@ def redistribute_lists(
 
 @collective
 def rows_of(comm: Communicator, row_map: RowMap, rows: GlobalIndices, values: Array) -> Array:
-    """Return (m, ...) the values of global rows (m,), which may be in any order and repeated.
+    """Return (m, ...) the values of global rows (m,), which may be in any order and repeat.
 
-    `values` (num_local, ...) are those of this rank's block.
+    `values` (num_local, ...) are the values of this rank's rows.
     """
     requested = distinct(rows, row_map.num_rows)
     received: Array = RowRequest.make(comm, row_map, requested).rows(values)
@@ -136,10 +135,10 @@ def rows_of(comm: Communicator, row_map: RowMap, rows: GlobalIndices, values: Ar
 
 @dataclass(frozen=True, eq=False)
 class RowRequest:
-    """Who asks for which rows. A plan repeats one exchange; a request answers for a few arrays.
+    """A request for rows of other ranks, for a few arrays; `CommPlan` is for repeated exchanges.
 
-    `askers` and `asked` (m,) int32 are ranks, and the rows of this rank that they ask for; `owners`
-    (n,) int32 the ranks of the rows that this rank asks for, `num_rows` the rows that it owns.
+    `askers` (m,) int32 are the ranks that request the rows `asked` (m,) int32 of this rank.
+    `owners` (n,) int32 own the rows that this rank requests; it owns `num_rows` itself.
     """
 
     comm: Communicator
@@ -151,12 +150,12 @@ class RowRequest:
     @classmethod
     @collective
     def make(cls, comm: Communicator, row_map: RowMap, requested: GlobalIndices) -> "RowRequest":
-        """Tell the owners which rows this rank wants.
+        """Tell the owners which rows this rank needs.
 
-        `row_map` has a block for each rank of `comm`; `requested` (n,) are increasing global rows,
-        int64 or int32, own ones too.
+        `row_map` has a block for each rank of `comm`; `requested` (n,) are ascending global rows,
+        int64 or int32, which may include own rows.
         """
-        assert np.all(np.diff(requested) > 0), "rows are asked for in increasing order"
+        assert np.all(np.diff(requested) > 0), "requested rows must ascend"
         requested = requested.astype(np.int64, copy=False)
         asker = np.full(len(requested), comm.rank, np.int32)
         owners = row_map.owner(requested)
@@ -165,32 +164,32 @@ class RowRequest:
 
     @property
     def num_from_others(self) -> int:
-        """Rows of other ranks that this rank asks for."""
+        """Number of rows that this rank requests from other ranks."""
         return int(np.count_nonzero(self.owners != self.comm.rank))
 
     @property
     def num_sent(self) -> int:
-        """Rows that this rank gives to others."""
+        """Number of rows that this rank sends to other ranks."""
         return int(np.count_nonzero(self.askers != self.comm.rank))
 
     @collective
     def rows(self, array: Array) -> Array:
-        """Return (n, ...) the wanted rows, in order, of what the owners hold as `array`.
+        """Return (n, ...) the requested rows, in order, of the distributed `array`.
 
-        That is (num_local, ...) of equal dtype and trailing shape on all ranks.
+        `array` (num_local, ...) has equal dtype and trailing shape on all ranks.
         """
         (received,) = redistribute(self.comm, self.askers, array[self.asked])
         return received
 
     @collective
     def add_back(self, array: Array) -> Array:
-        """Return (num_rows, ...) the sums of what all ranks have for this rank's rows.
+        """Return (num_rows, ...) the sums of all ranks' contributions to this rank's rows.
 
-        The transpose of `rows`: `array` (n, ...) has a row for each that this rank asks for.
+        The transpose of `rows`: `array` (n, ...) has a row for each row that this rank requests.
         """
         (arrived,) = redistribute(self.comm, self.owners, array)
         total = np.zeros((self.num_rows, *array.shape[1:]), array.dtype)
-        # They come rank by rank, and a rank asks for a row once.
+        # Rows arrive in rank order, and a rank requests each row once, so += does not lose any.
         bounds = np.searchsorted(self.askers, np.arange(self.comm.size + 1))
         for start, stop in pairwise(bounds):
             total[self.asked[start:stop]] += arrived[start:stop]
@@ -198,11 +197,11 @@ class RowRequest:
 
     @collective
     def entries(self, indptr: Offsets, *arrays: Array) -> tuple[Offsets, tuple[Array, ...]]:
-        """Return the entries of the wanted rows, of rows of unequal lengths.
+        """Return the entries of the requested rows, which have unequal lengths.
 
-        `indptr` (num_local + 1,) int64 says where the entries of a row begin; arrays (entries, ...)
-        are of equal dtypes and trailing shapes on all ranks. Returns (n + 1,) int64 and what
-        arrived of each array, row after row.
+        `indptr` (num_local + 1,) int64 are the positions at which each row's entries begin; arrays
+        (entries, ...) have equal dtypes and trailing shapes on all ranks. Returns the requested
+        rows' `indptr` (n + 1,) int64 and their entries of each array, in row order.
         """
         lengths = np.diff(indptr)
         (received,) = redistribute(self.comm, self.askers, lengths[self.asked])

@@ -1,6 +1,6 @@
-"""Who owns which rows: contiguous ranges of global rows, one a block row of the grid.
+"""Ownership of rows: contiguous ranges of global rows, one for each block row of the grid.
 
-And what all code does with many numbers of rows: the different ones, their places, their spans.
+Also helpers for large arrays of row numbers: distinct values, renumbering, lookup and spans.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 @dataclass(frozen=True, eq=False)
 class RowMap:
-    """Rows ``starts[b] .. starts[b+1]`` belong to block row b; `block` is that of this rank.
+    """Rows ``starts[b]`` to ``starts[b + 1] - 1`` belong to block row b; this rank has `block`.
 
-    `starts` (num_blocks + 1,) int64 go from 0 to the number of rows, never decreasing; equal
-    neighbours make an empty block.
+    `starts` (num_blocks + 1,) int64 rise from 0 to the number of rows; consecutive equal starts
+    make an empty block.
     """
 
     starts: Offsets
@@ -78,8 +78,8 @@ class RowMap:
 
 _SMALL_LIMIT = 1 << 27
 _NUMBERS_PER_VALUE = (1024, 32)
-"""A bitmap takes a quarter of a byte for each number: it serves up to so many for each value, below
-the limit and above, and values are sorted beyond that."""
+"""Most bitmap numbers per value, for limits up to `_SMALL_LIMIT` and above. A bitmap takes a
+quarter of a byte per number; with more numbers per value, sorting the values is better."""
 
 
 def _takes_bitmap(num_values: int, limit: int) -> bool:
@@ -87,7 +87,7 @@ def _takes_bitmap(num_values: int, limit: int) -> bool:
 
 
 def distinct(values: Array, limit: int) -> Array:
-    """Return `values` (n,), int32 or int64 below `limit`, increasing and each once."""
+    """Return the distinct `values`, ascending; they are (n,) int32 or int64 below `limit`."""
     if _takes_bitmap(len(values), limit):
         return distinct_numbers(values, limit)
     unique: Array = np.unique(values)
@@ -97,10 +97,10 @@ def distinct(values: Array, limit: int) -> Array:
 def numbered(
     names: Array, numbers: LocalIndices, values: Array, out: LocalIndices | None = None
 ) -> LocalIndices:
-    """Return ``numbers[i]`` for each value ``names[i]``; names increase, and all values are there.
+    """Replace each value ``names[i]`` by ``numbers[i]``; names ascend and include all values.
 
-    `names` (m,) are global, `numbers` (m,) int32, `values` (n,) int32 or int64; `out` (n,) int32
-    takes the result, and may be the values themselves.
+    `names` (m,) are global numbers, `numbers` (m,) int32, `values` (n,) int32 or int64. `out` (n,)
+    int32 receives the result and may be `values` itself.
     """
     result = np.empty(len(values), np.int32) if out is None else out
     if len(names) and _takes_bitmap(len(values), int(names[-1])):
@@ -111,7 +111,7 @@ def numbered(
 
 
 def found_among(names: Array, values: Array) -> tuple[GlobalIndices, Mask]:
-    """Return where each value stands among increasing names, and whether it is there."""
+    """Return the position of each value among ascending `names`, and a mask of those found."""
     positions = np.searchsorted(names, values)
     present: Mask = positions < len(names)
     present[present] = names[positions[present]] == values[present]
@@ -119,6 +119,6 @@ def found_among(names: Array, values: Array) -> tuple[GlobalIndices, Mask]:
 
 
 def spans(starts: Array, lengths: Array) -> GlobalIndices:
-    """Return ``starts[i], starts[i] + 1, ...``, ``lengths[i]`` of them, for one i after another."""
+    """Concatenate the ranges ``starts[i]`` to ``starts[i] + lengths[i] - 1`` for all i."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Memory that the ranks of one host share (MPI shared windows)."""
+"""Memory shared by the ranks of a host (MPI shared-memory windows)."""
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -10,10 +10,10 @@ from hpcgnn.typing import Array
 
 
 class SharedWindow:
-    """Named arrays that all ranks of `comm`, those of one host, see; the grid closes it.
+    """Named arrays shared by all ranks of `comm`, which are on one host; the grid closes it.
 
-    With `zeroed` what other ranks would write is zero: `comm` represents a host that does not
-    exist. All calls are collective over the host.
+    With `zeroed` the parts that other ranks would write are zero, since `comm` stands for a host
+    that does not exist. All calls are collective over the host.
     """
 
     def __init__(self, comm: Communicator, *, zeroed: bool = False) -> None:
@@ -24,11 +24,11 @@ class SharedWindow:
 
     @collective
     def get(self, name: str, shape: tuple[int, int], dtype: DTypeLike) -> Array:
-        """Return the shared array called `name`, of equal `shape` and `dtype` on all ranks.
+        """Return the shared array `name`, of equal `shape` and `dtype` on all ranks.
 
-        Asking again with more bytes makes a new one; call `synchronise` between what one rank
-        writes and what another reads. Raises `CollectiveInputError` where the MPI library cannot
-        share memory between these ranks.
+        Requesting more bytes than before makes a new array. Call `synchronise` between a rank's
+        writing and another's reading. Raises `CollectiveInputError` if the MPI library cannot share
+        memory between these ranks.
         """
         kind = np.dtype(dtype)
         num_bytes = shape[0] * shape[1] * kind.itemsize
@@ -41,28 +41,28 @@ class SharedWindow:
             np.frombuffer(memory.cast("B"), np.uint8, num_bytes).view(kind).reshape(shape)
         )
         if self._shapes is not None and self._shapes.get(name) != (shape, kind):
-            # Rows of another dtype or width may be no numbers here.
+            # Old bytes may not be finite numbers in another dtype or width.
             array[...] = 0
             self._shapes[name] = shape, kind
         return array
 
     @collective
     def synchronise(self, name: str) -> None:
-        """Wait for all ranks of the host, and make what they wrote visible."""
+        """Wait for all ranks of the host and make their writes visible."""
         self._windows[name].Sync()
         self.comm.Barrier()
         self._windows[name].Sync()
 
     @collective
     def gather(self, name: str, share: Array) -> tuple[Array, Array]:
-        """Return the lists of all ranks of the host, one after another, in memory that they share.
+        """Concatenate the lists of all ranks of the host in shared memory.
 
-        They hold until the ranks ask for lists of this name again. `share` (n,) is of this rank, of
-        one dtype on all ranks. Returns the lists (all n,) and (ranks + 1,) int64: where the list of
-        each rank begins.
+        `share` (n,) is this rank's list, of equal dtype on all ranks. Returns the concatenation,
+        valid until the next call with this `name`, and (ranks + 1,) int64 the positions at which
+        the ranks' lists begin.
         """
         ends = np.cumsum([0, *self.comm.allgather(len(share))], dtype=np.int64)
-        # Nobody may still read the lists before these.
+        # Wait until no rank reads the previous lists any more.
         self.comm.Barrier()
         whole = self.get(name, (int(ends[-1]), 1), share.dtype)[:, 0]
         whole[ends[self.comm.rank] : ends[self.comm.rank + 1]] = share
@@ -71,7 +71,7 @@ class SharedWindow:
 
     @collective
     def forget(self, *names: str) -> None:
-        """Free some arrays, if they are there."""
+        """Free the named arrays that exist."""
         for name in names:
             self._release(name)
 
@@ -89,7 +89,7 @@ class SharedWindow:
                 "this MPI library cannot share memory between the ranks of a host "
                 f"({error.Get_error_string()}); use exchange.method=joint or aware"
             ) from error
-        # The unified model of every shared-memory MPI; one epoch for the life of the window.
+        # Shared windows have the unified memory model, so one epoch can last as long as the window.
         window.Lock_all(MPI.MODE_NOCHECK)
         return window
 

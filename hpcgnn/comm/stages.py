@@ -1,9 +1,9 @@
-"""Exchanges in stages: which peers a rank meets when, and the messages of one stage.
+"""Exchanges in stages: the order in which a rank meets its peers, and the messages of a stage.
 
-Every pair of a reader and an owner has a *time*, and every rank walks through its pairs in the
-order of their times. A rank starts the messages of a stage before it waits for any of them, and
-waits only for pairs of that time or an earlier one. So the pairs of the least time that anyone
-waits for are always under way, and nothing waits for ever, however far apart the ranks are.
+Every pair of a reader and an owner has a *time*, and every rank goes through its pairs in the order
+of their times. A rank starts all messages of a stage before it waits for any of them, and waits
+only for pairs of that time or an earlier one. So among all pairs waited for, those with the
+smallest time are always under way, and there is no deadlock, however far apart the ranks are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +22,9 @@ _FORWARD, _REVERSE = 1, 2
 
 @dataclass(frozen=True)
 class Message:
-    """Rows that travel between this rank and a peer, a rank of the layer.
+    """Rows that travel between this rank and `peer`, a rank of the layer.
 
-    `rows` is where they stand in the plan's ghosts, or in its `send_rows`.
+    `rows` is their range in the plan's ghosts, or in its `send_rows`.
     """
 
     peer: int
@@ -38,9 +38,9 @@ class Message:
 
 @dataclass(frozen=True)
 class Stage:
-    """The messages of one time: ghosts of this rank by owner, and its rows by reader.
+    """The messages of one time: this rank's ghosts by owner, and its own rows by reader.
 
-    `is_whole` tells that they are all of an exchange.
+    `is_whole` tells that they are all messages of an exchange.
     """
 
     ghosts: tuple[Message, ...]
@@ -48,27 +48,27 @@ class Stage:
     is_whole: bool = False
 
     def ends(self, *, forward: bool) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-        """Return what goes out and what comes in, owner to ghost or the other way round."""
+        """Return the outgoing and the incoming messages, `forward` being from owner to ghost."""
         return (self.owned, self.ghosts) if forward else (self.ghosts, self.owned)
 
     @property
     def num_ghosts(self) -> int:
-        """Ghosts of the stage."""
+        """Number of ghosts of the stage."""
         return sum(message.num_rows for message in self.ghosts)
 
     @property
     def num_owned(self) -> int:
-        """Own rows of the stage."""
+        """Number of own rows of the stage."""
         return sum(message.num_rows for message in self.owned)
 
 
 def shift_times(peers: LocalIndices, rank: int, size: int) -> tuple[LocalIndices, LocalIndices]:
-    """Return the times when owner and reader are ``time`` ranks apart: at most one of each a stage.
+    """Return for each peer, (peers,) int32, the time of its rows, and the time of rows for it.
 
-    Of each peer (peers,) int32 the time of its rows, and of rows for it.
+    The time of a pair is the number of ranks from reader to owner.
     """
-    # The pair (reader r, owner r + s) has time s at both ends, which is all that the argument above
-    # needs. Within a time every rank has one owner and one reader: no rank is flooded.
+    # Both ends compute time s for the pair (reader r, owner r + s), as the argument above needs.
+    # At each time a rank has one owner and one reader, so no rank is flooded.
     return (peers - rank) % size, (rank - peers) % size
 
 
@@ -78,10 +78,10 @@ def group_by_time(
     ghosts: tuple[LocalIndices, LocalIndices],
     owned: tuple[LocalIndices, LocalIndices],
 ) -> tuple[Stage, ...]:
-    """Return a stage for each of the increasing `times`.
+    """Return a stage for each of the ascending `times`.
 
-    `peers` (neighbours,) are int32 ranks of the layer; `ghosts` and `owned` for each neighbour the
-    rows and the time of its messages, both (neighbours,).
+    `peers` (neighbours,) are int32 ranks of the layer. `ghosts` and `owned` each hold the number of
+    rows of the messages with each neighbour and their times, both (neighbours,).
     """
     ghosts_at, owned_at = _messages(peers, *ghosts), _messages(peers, *owned)
     return tuple(
@@ -114,7 +114,7 @@ def start_stage(
 ) -> tuple[Transfer, Transfer]:
     """Start the messages of a stage in one direction; see `CommPlan.start_stage`."""
     outgoing, incoming = stage.ends(forward=forward)
-    # Both directions of one stage may be under way between the same two ranks.
+    # A forward and a reverse stage may be under way between the same two ranks.
     tag = _FORWARD if forward else _REVERSE
     sent, received = (
         [(message.peer, part) for message, part in rows_of_messages(messages, rows)]
@@ -124,7 +124,7 @@ def start_stage(
 
 
 Parts: TypeAlias = Sequence[tuple[int, Array]]
-"""Ranks, and rows (rows, width) to or from each."""
+"""Pairs of a rank and the rows (rows, width) to or from it."""
 
 
 @neighborwise_collective
@@ -133,15 +133,15 @@ def start_parts(
 ) -> tuple[Transfer, Transfer]:
     """Start to send and to receive rows of one width and dtype.
 
-    `piece_bytes` (ranks,) int64 is the most that one request moves to or from each; None: any
-    message.
+    `piece_bytes` (ranks,) int64 is the most bytes that one request moves to or from each rank;
+    None: no limit.
     """
     row: MPI.Datatype | None = None
     transfers = []
-    # To the next rank first, and so round: in the order of ranks all would send to the first ones,
-    # whose links would be full, and then to the last.
+    # Send to the next rank first and go round: in rank order, all ranks would first send to the
+    # lowest ranks, whose links would be full.
     in_turn = sorted(sent, key=lambda part: (part[0] - comm.rank) % comm.size)
-    # Receives are posted first: rows that find their receive posted need no buffer of MPI's.
+    # Post receives first: rows that arrive after their receive was posted need no MPI buffer.
     for start, parts in ((comm.Irecv, received), (comm.Isend, in_turn)):
         requests = []
         for peer, piece in _pieces(parts, piece_bytes):
@@ -149,7 +149,7 @@ def start_parts(
             requests.append(start((piece, len(piece), row), peer, tag))
         transfers.append(requests)
     if row is not None:
-        # Communication under way keeps the datatype alive.
+        # MPI keeps the datatype until the pending communication has completed.
         row.Free()
     coming, going = transfers
     sizes = [piece.nbytes for _, piece in _pieces(received, piece_bytes)]
@@ -157,10 +157,10 @@ def start_parts(
 
 
 def _pieces(parts: Parts, piece_bytes: Array | None) -> Iterator[tuple[int, Array]]:
-    """Yield what one request moves: pieces of a message, which arrive in their order."""
+    """Yield a peer and rows for each request: the pieces of a message arrive in order."""
     for peer, part in parts:
-        # Both ends see the same rows and width, and cut at the same rows; rows without columns are
-        # no message.
+        # Both ends know the same rows and width and so cut at the same rows. Rows without columns
+        # are not sent.
         if row_bytes := part.shape[1] * part.itemsize:
             rows = len(part) if piece_bytes is None else int(piece_bytes[peer]) // row_bytes
             step = max(rows, 1)

@@ -1,6 +1,6 @@
-"""Communication under way, and sums and maxima over ranks of arrays of any size.
+"""Pending communication, and sums and maxima over ranks of arrays of any size.
 
-MPI counts end at 2^31, and a reduction takes no one-row datatype, so long arrays go in pieces.
+MPI counts end at 2^31 and reductions accept no datatype for rows, so long arrays go in pieces.
 """
 
 import threading
@@ -16,9 +16,9 @@ from hpcgnn.typing import Array
 
 
 class Transfer:
-    """Messages that were started; `wait` ends them. Their buffers must not be touched before that.
+    """Messages under way; their buffers must not be touched before `wait` has returned.
 
-    `sizes` are the bytes that each request brings to this rank; empty where none brings any.
+    `sizes` are the bytes that each request receives; empty if none receives any.
     """
 
     def __init__(self, requests: Sequence["MPI.Request"] = (), sizes: Sequence[int] = ()) -> None:
@@ -26,21 +26,21 @@ class Transfer:
         self._start_ns = perf_counter_ns()
         self._ended_ns: int | None = None
         self._fault: MPI.Exception | None = None
-        # MPI forbids that two threads ask after one request.
+        # MPI forbids two threads to test or wait for one request at once.
         self._lock = threading.Lock()
         self.before: Transfer | None = None
-        """Waited for first: what it brings is part of this."""
+        """A transfer to wait for first, since some of its messages also carry rows of this one."""
         self.holds: object = None
-        """What must live until the messages have ended."""
+        """An object that must live until the messages have completed."""
         self.num_joined = 0
-        """Messages of this that leave in those of `before`."""
+        """Number of messages of this transfer that travel in messages of `before`."""
 
     def __add__(self, other: "Transfer") -> "Transfer":
-        """Return the messages of both, just started, as one transfer that tells no sizes."""
+        """Return a transfer of the messages of both, which reports no sizes."""
         return Transfer(self._requests + other._requests)
 
     def add(self, request: "MPI.Request", size: int) -> None:
-        """Wait for one more message, which brings so many bytes."""
+        """Add a message, which receives `size` bytes."""
         with self._lock:
             self._requests.append(request)
             self._ended_ns = None
@@ -54,16 +54,16 @@ class Transfer:
 
     @property
     def is_there(self) -> bool:
-        """Whether all messages were seen to have ended, before anyone waited for them."""
+        """Whether `move` found that all messages have completed."""
         return self._ended_ns is not None
 
     @neighborwise_collective
     def wait(self, trace: TraceRecorder | None = None) -> None:
-        """Return when this rank has all that was sent to it; waiting again returns at once.
+        """Wait until all messages have completed; waiting again returns at once.
 
-        The innermost open span of `trace` learns of what this transfer brings: `awaited_bytes`;
-        `arrived_bytes`, of messages that were there when the wait began; `moving_ns`, from the
-        start until all was seen to be there, if that was before; and `waited_ns`.
+        Adds to the innermost open span of `trace`: the received `awaited_bytes`; `arrived_bytes`,
+        the part that was complete when the wait began; `moving_ns`, from the start until `move` saw
+        everything complete, if it did; and `waited_ns`.
         """
         if self.before is not None:
             self.before.wait(trace)
@@ -81,24 +81,24 @@ class Transfer:
             self._sizes = ()
 
     def move(self) -> bool:
-        """Let MPI move the messages; return whether that is still of use."""
+        """Let MPI make progress; return whether calling again can still help."""
         if not self._lock.acquire(blocking=False):
-            # Who waits moves them.
+            # Another thread waits for the messages, which makes progress too.
             return False
         try:
             if self._requests and MPI.Request.Testall(self._requests):
                 self._ended_ns = perf_counter_ns()
             return bool(self._requests) and not self.is_there
         except MPI.Exception as fault:
-            # For who waits.
+            # `wait` raises it.
             self._fault = fault
             return False
         finally:
             self._lock.release()
 
     def _arrived_bytes(self) -> int:
-        # A call takes a little from each socket, and may find nothing where there is more.
-        # What ends before several find nothing had arrived.
+        # A call reads a little from each socket and may complete nothing although more has arrived,
+        # so stop only after several calls in a row that complete nothing.
         left = _LOOKS
         while left:
             left = _LOOKS if MPI.Request.Testsome(self._requests) else left - 1
@@ -135,7 +135,7 @@ def exclusive_sum(comm: Communicator, values: Array) -> Array:
     for piece, result in _pieces(values, before):
         comm.Exscan(piece, result, op=MPI.SUM)
     if comm.rank == 0:
-        # MPI leaves the first rank's undefined.
+        # MPI leaves the result of the first rank undefined.
         before[...] = 0
     return before
 

@@ -1,7 +1,7 @@
-"""Messages of edges over a distributed pattern: which edges a rank has, and how rows reach them.
+"""Messages along the edges of a distributed pattern: a rank's edges and the rows they read.
 
-Whoever computes messages, in torch, gets edges part by part: those of own sources, then those of
-each stage of the exchange, and those whose sums are pushed.
+Torch code that computes messages gets the edges in parts: those with own sources, then those of
+each stage of the exchange, then those whose sums are pushed.
 """
 
 from hpcgnn.messages.exact import ExactMessages, OrderedMessages

@@ -1,7 +1,7 @@
-"""Edges whose sums have equal bits at any distribution of the nodes.
+"""Edges whose sums have equal bits for every distribution of the nodes.
 
-Those at targets add up in one order, by the number of the source; those at sources, which may be
-anywhere, as integers.
+Sums at targets are taken in one order, by the number of the source. Sums at sources, whose edges
+are spread over ranks, are taken in integers.
 """
 
 from typing import Any
@@ -18,41 +18,41 @@ from hpcgnn.typing import Array, FloatArray
 
 
 class ExactMessages(MessageOperator):
-    """Edges in an order that does not depend on ranks.
+    """Edges in an order that does not depend on the number of ranks.
 
-    `order` (E,) int32 are the edges by target, then by source, those of one pair as they are in the
-    store; `ends` (E,) int32 are their targets, in that order.
+    `order` (E,) int32 sorts the edges by target, then by source; parallel edges keep their order in
+    the store. `ends` (E,) int32 are the targets in that order.
     """
 
     @collective
     @override
-    def __init__(self, *given: Any, states_again: bool = False) -> None:
-        super().__init__(*given, states_again=states_again)
-        places = source_places(self)
+    def __init__(self, *arguments: Any, states_again: bool = False) -> None:
+        super().__init__(*arguments, states_again=states_again)
+        sources = source_places(self)
         # Numbers below 2^53, which float64 holds exactly.
-        numbers = with_ghosts(self, self.column_numbers.astype(np.float64)[:, None])[places, 0]
+        numbers = with_ghosts(self, self.column_numbers.astype(np.float64)[:, None])[sources, 0]
         order = np.lexsort((numbers, self.targets))
         self.order, self.ends = order.astype(np.int32), self.targets[order].astype(np.int32)
-        self._sources = places[order].astype(np.int32)
+        self._sources = sources[order].astype(np.int32)
         self._count()
 
     @collective
     def source_rows(self, rows: FloatArray, kept: list[FloatArray] | None) -> FloatArray:
         """Return (E, width) the rows of the edges' sources, in `order`.
 
-        `rows` are (columns, width). `kept` is what was fetched before, or empty: then it is put
-        there. None: it is not kept.
+        `rows` are (columns, width). Fetched rows are taken from the list `kept`, or appended to it
+        if it is empty; None: they are fetched and not kept.
         """
-        rows_at_hand = kept[0] if kept else with_ghosts(self, rows)
+        with_remote = kept[0] if kept else with_ghosts(self, rows)
         if kept is not None and not kept:
-            kept.append(rows_at_hand)
+            kept.append(with_remote)
         out = np.empty((self.num_edges, rows.shape[1]), rows.dtype)
-        kernels.gather_rows(rows_at_hand, self._sources, out)
+        kernels.gather_rows(with_remote, self._sources, out)
         return out
 
     @collective
     def sums_of_sources(self, of_edges: FloatArray) -> FloatArray:
-        """Return (columns, width) the sums of (E, width), in `order`, at the edges' sources."""
+        """Return (columns, width) the sums at sources of edge values (E, width), in `order`."""
         return self._sums.run(self._added, of_edges)
 
     @collective
@@ -70,11 +70,11 @@ class ExactMessages(MessageOperator):
 
 
 class OrderedMessages(ExactMessages):
-    """The edges of graphs each of which a rank has whole: all add up in one order."""
+    """The edges of graphs that are each whole on one rank, so all sums have one order."""
 
     @override
     def _count(self) -> None:
-        """Count nothing: there are no integers."""
+        """Do nothing, as no integer sums are needed."""
 
     @collective
     @override

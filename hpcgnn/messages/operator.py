@@ -1,13 +1,13 @@
 """The edges of a distributed pattern, and the rows of their sources under every exchange.
 
-Edges are with the owners of their targets, and so are their states; rows of sources travel, and
-their gradients come back. Edges are in the order in which rows arrive: first those of own sources,
-then those of each stage, so that the states of a part are one range. This is case 2 of "Sequential
-Aggregation and Rematerialization": the resident schedule keeps fetched rows from the forward pass,
-the sequential one fetches them again, stage by stage.
+Edges and their states belong to the owners of their targets; source rows are fetched, and their
+gradients sent back. Edges are ordered as rows arrive: first those with own sources, then those of
+each stage, so that the states of a part are contiguous. This is case 2 of "Sequential Aggregation
+and Rematerialization": the resident schedule keeps fetched rows from the forward pass, the
+sequential one fetches them again, stage by stage.
 
-Where an exchange pushes, edges of a cover are with the owners of their sources instead, who send
-sums of their messages to the targets' owners. These are behind all others.
+In an exchange that pushes, the edges of a cover belong to the owners of their sources instead,
+which send sums of messages to the targets' owners. These edges come last.
 """
 
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offset
 
 @dataclass(frozen=True, eq=False)
 class EdgePart:
-    """The edges whose sources are rows of one array, target after target.
+    """The edges whose sources are rows of one array, ordered by target.
 
-    `block` has an entry for each edge: its row is the target, its column the row of its source.
-    `sources` (edges,) int32 are columns of the sources where gradients are pushed, which a push may
-    number otherwise than the fetch. `edges` are their places among all edges of the rank.
+    `block` has an entry for each edge: its row is the target, its column the row of the source.
+    `sources` (edges,) int32 number the sources for the push of gradients, which may differ from the
+    columns of the fetch. `edges` is their range among all edges of the rank.
     """
 
     block: LocalCSR
@@ -42,14 +42,14 @@ class EdgePart:
 
 @dataclass(frozen=True, eq=False)
 class PushedEdges:
-    """Edges of own sources whose targets other ranks own.
+    """Edges with own sources whose targets other ranks own.
 
     Parameters
     ----------
     rows
-        Rows of these targets, and sums that go to their owners.
+        Fetches rows of these targets and sends sums to their owners.
     parts
-        The edges of each stage; a block's rows are its targets, as a push numbers them.
+        The edges of each stage; a block's rows are its targets, numbered as in a push.
     features
         (edges, F).
     """
@@ -60,32 +60,32 @@ class PushedEdges:
 
 
 class MessageOperator(DistributedSpMM):
-    """A pattern whose entries are edges with features; multiplies as one without values.
+    """A pattern whose entries are edges with features; in products every entry counts as 1.
 
     Parameters
     ----------
     grid, exchange, trace
-        As for `DistributedSpMM`. Models of edges with states ask for one that pushes nothing.
+        As for `DistributedSpMM`. Models with edge states need an exchange that pushes nothing.
     matrix
-        Its values are numbers of entries of the table.
+        Its values are the numbers of its entries in the table.
     table
         The edges of the rank.
     states_again
-        Whether models compute states of edges again in the backward pass, instead of keeping them.
+        Whether models recompute edge states in the backward pass instead of keeping them.
 
     Attributes
     ----------
     numbers
-        (E,) integers of the edges in the table, made when they are first asked for; None: they are
-        in its order. Without pushed edges.
+        (E,) integers: the table rows of the edges, without pushed ones; computed on first use.
+        None: the edges are in the table's order.
     sources
-        Rows of the edges' sources on other ranks.
+        Fetches rows of the edges' sources from other ranks.
     pushed
-        Edges whose messages are sums for other ranks; None where no rank has any.
+        Edges whose messages are summed for other ranks; None if no rank has any.
     num_edges
-        All edges whose messages this rank computes, pushed ones at the end.
+        Number of edges whose messages this rank computes, with pushed ones at the end.
     features
-        (num_edges, F) of the edges, in their order.
+        (num_edges, F) features of the edges, in their order.
     """
 
     @collective
@@ -105,11 +105,11 @@ class MessageOperator(DistributedSpMM):
         assert fetched is not None
         self._columns = matrix.row_map.start, matrix.column_nodes
         self.sources = RemoteRows(fetched, self.moment, trace)
-        blocks = [_expanded(each, table) for each in (own, *fetched.blocks)]
+        blocks = [_expanded(block, table) for block in (own, *fetched.blocks)]
         ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
         same = fetched.push_blocks is fetched.blocks
         pushed = None if same else [_expanded(block, table)[0] for block in fetched.push_blocks]
-        # All other users of these blocks multiply.
+        # The numbers of entries have been read; from here on these blocks only multiply.
         self._diagonal, fetched.blocks, fetched.push_blocks = (
             self._multiplied(own),
             tuple(map(self._multiplied, fetched.blocks)),
@@ -132,12 +132,12 @@ class MessageOperator(DistributedSpMM):
             ]
         self.num_edges, self._degrees_elsewhere = int(ends[-1]), np.zeros(self.shape[0], np.int64)
         self.pushed = self._bind_pushed(matrix, exchange, table)
-        numbers = np.concatenate([each for _, each in blocks])
+        numbers = np.concatenate([of_block for _, of_block in blocks])
         self._num_in_table = len(table.features)
         in_order = len(numbers) == self._num_in_table and _rise(numbers)
         self.features = table.features if in_order else table.features[numbers]
-        # A sampled pattern has few of the edges of its table. Else own sources have all that is
-        # left, in order.
+        # A whole pattern's own edges are those not in `_elsewhere`, in the table's order. A
+        # sampled pattern has few of its table's edges, so all numbers are kept.
         self._elsewhere = numbers[self.own.edges.stop :].copy()
         whole = len(numbers) == self._num_in_table and _rise(numbers[self.own.edges])
         self._numbers = None if whole else numbers
@@ -170,17 +170,17 @@ class MessageOperator(DistributedSpMM):
 
     @property
     def comm(self) -> Communicator:
-        """The ranks that share the edges, one for each block row."""
+        """The ranks that the edges are distributed over, one for each block row."""
         return self.grid.layer
 
     @property
     def parts(self) -> tuple[EdgePart, ...]:
-        """All edges that end at own rows and are computed here."""
+        """All edges computed on this rank whose targets it owns."""
         return (self.own, *self.stages)
 
     @property
     def column_numbers(self) -> GlobalIndices:
-        """(columns,) int64 what number each input row has among those of all ranks."""
+        """(columns,) int64 global number of each input row."""
         start, nodes = self._columns
         return start + (np.arange(self.shape[1]) if nodes is None else nodes.astype(np.int64))
 
@@ -189,31 +189,28 @@ class MessageOperator(DistributedSpMM):
         """See the class."""
         if self._numbers is not None or not len(self._elsewhere):
             return self._numbers
-        here = np.ones(self._num_in_table, np.bool_)
-        here[self._elsewhere] = False
-        return np.concatenate([np.flatnonzero(here), self._elsewhere]).astype(np.int32)
+        is_own = np.ones(self._num_in_table, np.bool_)
+        is_own[self._elsewhere] = False
+        return np.concatenate([np.flatnonzero(is_own), self._elsewhere]).astype(np.int32)
 
     @cached_property
     def targets(self) -> GlobalIndices:
-        """(E,) int64 rows that the edges end at; without pushed ones."""
+        """(E,) int64 target rows of the edges, without pushed ones."""
         parts = [part.block.entry_rows() for part in self.parts]
         return np.concatenate(parts).astype(np.int64)
 
     @cached_property
     def degrees(self) -> Offsets:
-        """(rows,) int64 edges of each row."""
+        """(rows,) int64 number of edges into each row."""
         return np.bincount(self.targets, minlength=self.shape[0]) + self._degrees_elsewhere
 
     @cached_property
     def places(self) -> LocalIndices | None:
-        """(E,) int32 where each edge of the table is among all; None: they are in its order."""
+        """(E,) int32 position of each edge of the table; None: edges are in the table's order."""
         return None if self.numbers is None else np.argsort(self.numbers).astype(np.int32)
 
     def places_in(self, before: "MessageOperator") -> LocalIndices | None:
-        """Return the (E,) int32 places of the edges among those of another; None: the same ones.
-
-        The other, `before`, is of the same edges, or of more of them.
-        """
+        """Return (E,) int32 edge positions in `before`, of the same or more edges; None: equal."""
         if before is self or (self.numbers is None and before.numbers is None):
             return None
         if self._kept is None or self._kept[0] is not before:
@@ -232,7 +229,7 @@ def _rise(numbers: Array) -> bool:
 def _expanded(block: LocalMatrix | None, table: EdgeTable) -> tuple[LocalCSR, Array]:
     """Return a block with an entry for each edge, and the numbers of the edges."""
     block = _on_host(block)
-    # What has no entries may have no values.
+    # A block without entries may have no values.
     values = np.zeros(block.nnz) if block.values is None else block.values
     assert block.values is not None or block.nnz == 0
     numbers: Array = values if values.dtype == np.int32 else values.astype(np.int64)

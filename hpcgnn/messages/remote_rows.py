@@ -1,4 +1,4 @@
-"""Rows of nodes of other ranks that edges read, and sums that go back to their owners."""
+"""Rows of other ranks' nodes that edges read, and sums that go back to their owners."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,15 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
 Gradient = Callable[[int, Array | None], FloatArray]
-"""Returns the gradients (rows, width) of the rows of a stage, from its number and these rows."""
+"""Maps a stage's number and fetched rows (rows, width) to the gradients of these rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """What a backward pass knows of the rows that were fetched.
+    """What the forward pass leaves for the backward pass about fetched rows.
 
-    `kept` are those of each stage; None: they are fetched again, rounded as they were when `drawn`.
+    `kept` are the rows of each stage; None: they are fetched again, with the rounding of the
+    product at the instant `drawn`.
     """
 
     kept: list[Array] | None
@@ -33,9 +34,9 @@ class Fetched:
 
 
 class RemoteRows:
-    """The rows of a remote part's ghosts, stage by stage.
+    """Exchanges the rows of a remote part's ghosts, stage by stage.
 
-    A fetch brings them, a push takes sums for them to their owners.
+    A fetch brings the rows; a push takes sums for them to their owners.
     """
 
     def __init__(self, part: RemotePart, moment: Moment, trace: TraceRecorder) -> None:
@@ -46,7 +47,7 @@ class RemoteRows:
 
     @property
     def keeps(self) -> bool:
-        """Whether what is fetched may be kept from pass to pass."""
+        """Whether fetched rows may be kept for the backward pass."""
         return not self._part.ghosts.sequential
 
     @collective
@@ -58,9 +59,9 @@ class RemoteRows:
         Parameters
         ----------
         drawn
-            When the product was whose rows these are; None: they are those of the next one.
+            The instant of the product that the rows belong to; None: the next product.
         keep
-            Whether to keep them where the schedule is resident.
+            Whether to keep the rows if the schedule is resident.
         """
         return self.start_fetch_of([(rows, drawn)], keep=keep)
 
@@ -68,7 +69,7 @@ class RemoteRows:
     def start_fetch_of(
         self, columns: Sequence[tuple[Array, Instant | None]], *, keep: bool = False
     ) -> Fetch:
-        """Start to fetch several rows of each node side by side, each as of `start_fetch`."""
+        """Start to fetch several arrays in one exchange; each is as in `start_fetch`."""
         packing = [Columns(rows.shape[1], drawn or self._next_product()) for rows, drawn in columns]
         parts = [rows for rows, _ in columns]
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -80,18 +81,18 @@ class RemoteRows:
 
     @neighborwise_collective
     def arrived(self, fetch: Fetch, index: int, dtype: np.dtype[np.generic]) -> Array:
-        """Return the rows of a stage in the dtype of those that were sent."""
+        """Wait for the rows of a stage and return them in `dtype`, that of the rows sent."""
         rows = fetch.stage(index)
         return rows if rows.dtype == dtype else widen(rows, self._part.ghosts.wire.half)
 
     def in_push_order(self, index: int, rows: Array) -> Array:
-        """Return the rows of a stage as a push numbers them."""
+        """Return the rows of a stage in the order of a push."""
         order = self._order[index]
         return rows if order is None else rows[order]
 
     @collective
     def again(self, rows: Array, fetched: Fetched) -> Iterator[tuple[int, Array]]:
-        """Yield each stage and its rows, as a push numbers them."""
+        """Yield each stage's number and its rows, kept or fetched again, in the order of a push."""
         kept = fetched.kept
         fetch = self.start_fetch(rows, fetched.drawn) if kept is None else None
         for index in range(len(self._order)):
@@ -107,7 +108,7 @@ class RemoteRows:
     def start_push(self, like: Array, into: Callable[[], FloatArray]) -> Push:
         """Start to send sums of the width and dtype of `like` to their owners.
 
-        There they are added to the float32 or float64 array that `into` returns by then.
+        The owners add them to the float32 or float64 array that `into` returns on arrival.
         """
         part = self._part
         combine = Combine(lambda rows, sums: part.adding(into())(rows, sums))
@@ -135,11 +136,11 @@ class RemoteRows:
         Parameters
         ----------
         rows
-            As of `start_fetch`.
+            As in `start_fetch`.
         total
-            (owned, width) float32 or float64, which arriving gradients are added to.
+            (owned, width) float32 or float64, to which arriving gradients are added.
         gradient
-            Computes those of a stage.
+            Computes the gradients of a stage.
         """
 
         def fill(push: Push) -> None:

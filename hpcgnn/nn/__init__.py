@@ -1,7 +1,7 @@
 """Layers and models: plain torch modules over aggregation operators.
 
-A model receives a `GraphView` (its operators and node ids) and node features, and returns one row
-of logits a node. A new model is a file in models/ and an entry in `MODELS`.
+A model receives a `GraphView` (operators and node ids) and node features, and returns a row of
+logits for each node. A new model is a file in models/ and an entry in `MODELS`.
 """
 
 from hpcgnn.nn.correct_smooth import CorrectAndSmooth, Propagation

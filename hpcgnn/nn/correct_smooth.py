@@ -1,8 +1,8 @@
 """Correct and Smooth (Huang et al., ICLR 2021): label propagation on top of a trained model.
 
 Both stages iterate ``Z <- a S Z + (1 - a) Z_0`` on the operators that models aggregate with. The
-first spreads the errors on the training nodes and takes them off the scores, the second spreads
-the corrected scores, with the training nodes' labels in their place.
+first spreads the errors of the training nodes and corrects the scores by them. The second spreads
+the corrected scores, with labels in place of the training nodes' scores.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _LARGEST_SCALE = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Propagation:
-    """One stage's iteration with S, a scaled adjacency, and the share `alpha` of neighbours."""
+    """The iteration of a stage: `operator` is S, a scaled adjacency, and `alpha` its share a."""
 
     operator: AggregationOperator
     alpha: float
@@ -39,9 +39,9 @@ class Propagation:
 class CorrectAndSmooth:
     """Both stages.
 
-    `scale` is what the spread errors are multiplied by ("fixed"), the training nodes' errors
-    staying as they are in every step; None scales every node's error to the mean size of the
-    training nodes' errors ("autoscale").
+    `scale` is the factor of the spread errors ("fixed"), with the training nodes' errors reset in
+    every step. None scales every node's error to the mean size of the training nodes' errors
+    ("autoscale").
     """
 
     correction: Propagation
@@ -52,9 +52,9 @@ class CorrectAndSmooth:
     @torch.no_grad()
     @collective
     def __call__(self, scores_NC: Tensor, truth_NC: Tensor, labelled: Tensor) -> Tensor:
-        """Return corrected and smoothed scores (N, C) of probabilities by the model.
+        """Return corrected and smoothed scores (N, C), given a model's probabilities `scores_NC`.
 
-        Labels are zeros and ones, read where `labelled`, (N,) bool, says that they may be used.
+        `truth_NC` are labels of zeros and ones, read only where `labelled` (N,) bool is true.
         """
         corrected = self._correct(scores_NC, truth_NC, labelled)
         start = torch.where(labelled[:, None], truth_NC, corrected)
@@ -70,6 +70,6 @@ class CorrectAndSmooth:
         total, count = arithmetic().sums_and_count(sizes, self.sums).tolist()
         size = spread.abs().sum(1, keepdim=True)
         scale = (total / max(count, 1.0)) / size
-        # As published: a node that hardly any error reached keeps the little that did.
+        # As published: if hardly any error reached a node, it is not scaled up.
         scale = torch.where((size > 0) & (scale <= _LARGEST_SCALE), scale, 1.0)
         return scores_NC + scale * spread

@@ -1,4 +1,4 @@
-"""The first linear map of a message, of which two thirds are done on nodes instead of edges."""
+"""The first linear map of a message, most of which is computed once per node, not per edge."""
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -18,11 +18,11 @@ from hpcgnn.spmd import collective
 
 
 class EdgeLinear(nn.Linear):
-    """``W [x_i, x_j, e_ij] + b = W_t x_i + W_s x_j + W_e e_ij + b``, of one matrix W.
+    """``W [x_i, x_j, e_ij] + b = W_t x_i + W_s x_j + W_e e_ij + b``, with one matrix W.
 
-    ``W_t x_i`` and ``W_s x_j`` are made once for each node, the second before rows are fetched or
-    after it, wherever they have fewer columns, or after it if `rows_travel`. Without states
-    `state_width` is 0.
+    ``W_t x_i`` and ``W_s x_j`` are computed once for each node. The latter is computed before rows
+    are fetched if it has no more columns than them, otherwise, or with `rows_travel`, after.
+    Without edge states `state_width` is 0.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class EdgeLinear(nn.Linear):
         self.maps_first = out_width <= source_width and not rows_travel
 
     def of_targets(self, x: Tensor) -> Tensor:
-        """Return what a message is given of its target, (rows, out_width)."""
+        """Return the targets' part of messages, (rows, out_width)."""
         return self._map(x, slice(self.ends[0]))
 
     def of_sources(self, x: Tensor) -> Tensor:
-        """Return what is fetched for a message, of (rows, source_width)."""
+        """Return the rows to fetch for messages, given rows of sources (rows, source_width)."""
         return self.map_sources(x) if self.maps_first else x
 
     def arrived(self, rows: Tensor) -> Tensor:
-        """Return what a message is given of its source, (rows, out_width), of what was fetched."""
+        """Return the sources' part of messages, (rows, out_width), given the fetched rows."""
         return rows if self.maps_first else self.map_sources(rows)
 
     def map_sources(self, rows: Tensor) -> Tensor:
@@ -59,14 +59,14 @@ class EdgeLinear(nn.Linear):
 
     @property
     def chain_map(self) -> ChainMap:
-        """The map as a chain's first: what it adds to what the ends give."""
+        """The part of the map for edge states, as the first map of a chain."""
         reads_states = self.in_features > self.ends[1]
         return ChainMap(self.weight, self.bias, [slice(self.ends[1], None)] if reads_states else [])
 
     def forward(  # type: ignore[override]
         self, targets: Tensor, sources: Tensor, states: Tensor | None = None
     ) -> Tensor:
-        """Return (edges, out_width) for what a message is given of an edge."""
+        """Return (edges, out_width), given the targets' and sources' parts and edge states."""
         inner = targets + sources
         if states is None:
             return inner + arithmetic().for_rows(self.bias, len(inner))
@@ -87,16 +87,16 @@ class EdgeNetwork(EdgeModule):
 
     @collective
     def reduced(
-        self, edges: EdgeInputs, mine: Tensor, x: Tensor, states: Tensor | None, *reduce: str
+        self, edges: EdgeInputs, own: Tensor, x: Tensor, states: Tensor | None, *reduce: str
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what `reduce_messages` does.
+        """Reduce the messages of edges; see `reduce_messages`.
 
-        `mine` is (output rows, target_width), `x` (input rows, source_width).
+        `own` is (output rows, target_width), `x` (input rows, source_width).
         """
         first = self.first
-        targets, sources = first.of_targets(mine), first.of_sources(x)
-        # Where memory is short the rows wait, and not their maps beside them.
-        maps = [(targets, first.of_targets, mine)]
+        targets, sources = first.of_targets(own), first.of_sources(x)
+        # To save memory, keep only the rows for the backward pass and recompute their maps.
+        maps = [(targets, first.of_targets, own)]
         if first.maps_first:
             maps.append((sources, first.of_sources, x))
         with rematerialised(*(maps if edges.operator.states_again else ())):
@@ -106,10 +106,10 @@ class EdgeNetwork(EdgeModule):
 
 
 class EdgePerceptron(EdgeNetwork):
-    """``[e_ij +] MLP [x_i, x_j, e_ij]``, which is the new state too where the state is added.
+    """``[e_ij +] MLP [x_i, x_j, e_ij]``; with the state added, it is also the new state.
 
-    `rest` follows the first map; None: nothing. With `residual` the edge's state is added. Where it
-    `keeps`, what the maps give waits for the backward pass, and is not made again.
+    `rest` follows the first map, if given. `residual` adds the edge's state. `keeps` stores the
+    outputs of the maps for the backward pass instead of recomputing them.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class EdgePerceptron(EdgeNetwork):
         return self.rest.chain(self.first.chain_map, residual=self.residual)
 
     def forward(self, targets: Tensor, sources: Tensor, states: Tensor | None) -> EdgeResult:
-        """Return the messages (edges, width), and the new states."""
+        """Return the messages (edges, width), which with `residual` are also the new states."""
         inputs = [] if states is None else [states]
         message = self.chain().whole(inputs, [targets, sources])
         return EdgeResult(message, states=message if self.residual else None)

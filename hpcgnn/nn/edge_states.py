@@ -1,4 +1,4 @@
-"""Models whose edges have states that go from layer to layer beside the rows of nodes."""
+"""Models that pass states of edges from layer to layer beside the rows of nodes."""
 
 from abc import abstractmethod
 from functools import partial
@@ -17,16 +17,16 @@ from hpcgnn.spmd import collective
 
 
 class EdgeStateLayer(nn.Module):
-    """Messages that are new states of edges, or come with them, and what nodes make of their sums.
+    """A layer whose messages update the states of edges, and whose nodes are updated by their sums.
 
-    Subclasses have the messages as `edges`.
+    Subclasses set `edges`, the network of messages.
     """
 
     edges: EdgeNetwork
 
     @abstractmethod
     def updated(self, own: Tensor, summed: Tensor) -> Tensor:
-        """Return the new rows (N, width) of nodes, from their own and the sums of messages."""
+        """Return the new rows (N, width) of nodes, given their own rows and sums of messages."""
 
     @collective
     def forward(self, view: LayerView, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,9 +38,9 @@ class EdgeStateLayer(nn.Module):
 
 
 class EdgeStateModel(EvenModel):
-    """Layers are called with edges, rows and states, and give new rows and states.
+    """A model whose layers update rows of nodes and states of edges.
 
-    The states start as a map of the edges' features, and stay with the owners of their targets.
+    States start as a map of the edges' features; they belong to the owners of the edges' targets.
     """
 
     aggregations = (Aggregation.MESSAGES,)
@@ -76,24 +76,24 @@ class EdgeStateModel(EvenModel):
     @collective
     @override
     def run_layers(
-        self, places: range, graph: GraphView, h_NH: Tensor, carried: Any, key: DropoutKey | None
+        self, indices: range, graph: GraphView, h_NH: Tensor, carried: Any, key: DropoutKey | None
     ) -> tuple[Tensor, Any]:
-        # A state is as large as all edges: where memory is short, few of them wait.
+        # States of all edges are large: to save memory, keep few of them for the backward pass.
         operator = graph.layer(0).edges.operator
         if not (torch.is_grad_enabled() and operator.states_again):
-            return super().run_layers(places, graph, h_NH, carried, key)
-        edges = [graph.layer(index).edges for index in places]
+            return super().run_layers(indices, graph, h_NH, carried, key)
+        edges = [graph.layer(index).edges for index in indices]
 
         def run(number: int, rows: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-            here, following = edges[number], edges[min(number + 1, len(edges) - 1)]
-            layer = range(places.start + number, places.start + number + 1)
+            current, following = edges[number], edges[min(number + 1, len(edges) - 1)]
+            layer = range(indices.start + number, indices.start + number + 1)
             rows, (_, states) = super(EdgeStateModel, self).run_layers(
-                layer, graph, rows, (here, states), key
+                layer, graph, rows, (current, states), key
             )
-            # What waits are the states of the edges that the next layer has.
-            return rows, following.carry(here, states)
+            # Keep only the states of edges that the next layer has.
+            return rows, following.carry(current, states)
 
-        steps = [Step(partial(run, n), self.layers[index]) for n, index in enumerate(places)]
+        steps = [Step(partial(run, n), self.layers[index]) for n, index in enumerate(indices)]
         before, states = carried
         inputs = h_NH, edges[0].carry(before, states)
         h_NH, states = run_steps(steps, inputs, operator.moment)

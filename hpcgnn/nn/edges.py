@@ -1,4 +1,4 @@
-"""Classes and numbers of edges, from the embeddings of their ends and the edges' features.
+"""Predict classes or numbers of edges from the embeddings of their ends and their features.
 
 Shape suffixes: R rows of nodes, E edges, H width of the embeddings, F features of an edge.
 """
@@ -15,12 +15,11 @@ from hpcgnn.typing import LocalIndices
 
 
 class EdgeDecoder(nn.Module):
-    """``V relu(W [h_target, h_source, e] + b_r) + c``, of an edge with the relation r.
+    """``V relu(W [h_target, h_source, e] + b_r) + c`` for an edge with relation r.
 
-    Of an undirected edge the hidden layer is the mean of both orders of its ends. The `width` is H;
-    `num_features` is F, 0 where edges have none. There are `hidden` columns between the two maps;
-    `outputs` are classes or numbers. b tells `num_relations` apart. `symmetric`: edges are
-    undirected.
+    If edges are undirected (`symmetric`), the hidden layer is the mean over both orders of the
+    ends. `width` is H; `num_features` is F, or 0; `hidden` is the width between the two maps;
+    `outputs` is the number of classes or targets. Each of `num_relations` has its own b.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class EdgeDecoder(nn.Module):
         self.symmetric = symmetric
 
     def ends(self, rows_RH: AskedRows) -> tuple[AskedRows, AskedRows]:
-        """Return what edges are given of targets and of sources, (R, hidden) each."""
+        """Return the targets' and the sources' parts of the first map, (R, hidden) each."""
         return rows_RH.mapped(self.first.of_targets), rows_RH.mapped(self.first.map_sources)
 
     @collective
@@ -51,28 +50,27 @@ class EdgeDecoder(nn.Module):
         relations_E: Tensor,
         features_EF: Tensor | None,
     ) -> Tensor:
-        """Return (E, outputs) of edges, whose sources and targets are `places` among the rows.
+        """Return (E, outputs) for edges whose sources and targets are at `places` among the rows.
 
-        `ends` are of these rows; `relations_E` are integers.
+        `ends` is the result of `ends` for the rows; `relations_E` are integers.
         """
         sources, targets = places
         of_relation: Tensor | float = 0.0
         if len(self.relations):
-            # The first is the bias of the map.
+            # The first relation's bias is that of the map.
             none = self.relations.new_zeros(1, self.relations.shape[1])
             of_relation = arithmetic().rows_of(torch.cat([none, self.relations]), relations_E)
-        ways = (targets, sources), (sources, targets)
-        pairs = zip(
-            *(end.at(*way[: 1 + self.symmetric]) for end, way in zip(ends, ways, strict=True)),
-            strict=True,
-        )
+        orders = (targets, sources), (sources, targets)
+        count = 1 + self.symmetric
+        by_end = (end.at(*order[:count]) for end, order in zip(ends, orders, strict=True))
+        pairs = zip(*by_end, strict=True)
         hidden = [relu(self.first(*pair, features_EF) + of_relation) for pair in pairs]
         outputs: Tensor = self.output((hidden[0] + hidden[1]) / 2 if self.symmetric else hidden[0])
         return outputs
 
 
 class EdgeModel(EmbeddingModel):
-    """An encoder, whose logits are the nodes' embeddings, and a decoder of edges between them."""
+    """An encoder, whose logits are the nodes' embeddings, and a decoder for edges."""
 
     head = "decoder"
     decoder: EdgeDecoder
@@ -83,7 +81,7 @@ def make_edge_model(
 ) -> EdgeModel:
     """Return the model, equal on all ranks for equal arguments.
 
-    The weights of the decoder, of `sizes` in the order of its parameters, are drawn of `seed`;
-    torch's global generator is left as it was.
+    `sizes` are the positional arguments of `EdgeDecoder`, whose weights are drawn from `seed`;
+    torch's global generator is not changed.
     """
     return EdgeModel.drawn(encoder, seed, lambda: EdgeDecoder(*sizes, symmetric=symmetric))

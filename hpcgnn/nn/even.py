@@ -1,4 +1,4 @@
-"""Models whose layers have one width, between a map of the features and one to the classes."""
+"""Models with layers of equal width between a map of the features and a map to the classes."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from hpcgnn.spmd import collective
 
 
 class NoColumns(nn.Module):
-    """The map of rows to no columns, where nothing is predicted of them."""
+    """A map to zero columns, for models without outputs for nodes."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return (rows, 0)."""
@@ -23,13 +23,13 @@ class NoColumns(nn.Module):
 
 
 class EvenModel(HiddenModel):
-    """``num_layers`` layers of width ``hidden``; subclasses say how one is made and run."""
+    """``num_layers`` layers of width ``hidden``; subclasses define how one is made and run."""
 
     options = frozenset({"norm", "activation"})
     activates_layers: ClassVar[bool] = True
     """Whether the activation follows every layer."""
     activates_input: ClassVar[bool] = True
-    """Whether it follows the map of the features."""
+    """Whether the activation follows the map of the features."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
@@ -40,11 +40,11 @@ class EvenModel(HiddenModel):
         self.output = self.make_output(shape.num_classes)
 
     def make_map(self, in_width: int, out_width: int, *, is_last: bool = False) -> nn.Module:
-        """Return the map of the features, or the last one to the classes."""
+        """Return the map of the features, or with `is_last` the map to the classes."""
         return Linear(in_width, out_width)
 
     def make_output(self, width: int) -> nn.Module:
-        """Return the last map of hidden rows to so many columns."""
+        """Return the last map, from hidden rows to `width` columns."""
         return self.make_map(self.shape.hidden, width, is_last=True) if width else NoColumns()
 
     @abstractmethod
@@ -59,15 +59,15 @@ class EvenModel(HiddenModel):
     def run_layer(
         self, index: int, view: LayerView, x: Tensor, carried: Any, draw: DropoutKey | None
     ) -> tuple[Tensor, Any]:
-        """Return the output rows of a layer, and what the next one is handed beside them.
+        """Return the output rows of a layer, and a value carried to the next layer beside them.
 
-        `carried` is what the layer before gave, of the first `first_carried`; without a draw of
-        dropout masks the model is evaluated.
+        `carried` is the value from the previous layer, for the first one from `first_carried`.
+        `draw` is the key of dropout masks; None: the model is evaluated.
         """
 
     @collective
     def first_carried(self, view: LayerView, first: Tensor) -> Any:
-        """Return what the first layer is handed beside its rows, `first` (input rows, hidden)."""
+        """Return the value carried to the first layer, given its rows (input rows, hidden)."""
         del view, first
 
     @collective
@@ -76,7 +76,7 @@ class EvenModel(HiddenModel):
         return self.outputs(graph, self.last_input(graph, x_NF, key), key)
 
     def outputs(self, graph: GraphView, hidden: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return logits (output rows, C) of what the last layer gives."""
+        """Return logits (output rows, C) from the rows of the last layer."""
         last = len(self.layers)
         draw = None if key is None else key.at(last + 1)
         ids = graph.layer(last - 1).output_ids
@@ -93,7 +93,7 @@ class EvenModel(HiddenModel):
 
     @collective
     def run(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> tuple[Tensor, Any]:
-        """Return what the last layer gives: its output rows, and what it hands on beside them."""
+        """Return the output rows of the last layer, and the value that it carries."""
         shape = self.shape
         draw = None if key is None else key.at(0)
         x_NF = dropout(x_NF, graph.layer(0).node_ids, draw, shape.input_dropout)
@@ -105,11 +105,11 @@ class EvenModel(HiddenModel):
 
     @collective
     def run_layers(
-        self, places: range, graph: GraphView, h_NH: Tensor, carried: Any, key: DropoutKey | None
+        self, indices: range, graph: GraphView, h_NH: Tensor, carried: Any, key: DropoutKey | None
     ) -> tuple[Tensor, Any]:
-        """Return the output rows of consecutive layers, and what the next one is handed."""
+        """Run consecutive layers; return their output rows and the value carried to the next."""
         activate, shape = ACTIVATION_FUNCTIONS[self.shape.activation], self.shape
-        for index in places:
+        for index in indices:
             view = graph.layer(index)
             draw = None if key is None else key.at(index + 1)
             h_NH = dropout(h_NH, view.node_ids, draw, shape.dropout)

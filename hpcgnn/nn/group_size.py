@@ -1,11 +1,11 @@
-"""The learned size of neighbour groups: a classifier of the pattern that a product works on.
+"""A learned choice of the size of neighbour groups, from the pattern of a product.
 
-Global SAGPool (Lee, Lee and Kang, ICML 2019): three graph convolutions side by side, a
-self-attention score by a fourth, the best half of the vertices, their mean and maximum, and a
-perceptron. It sees degrees and the width of the dense operand (execution-path paper, section 5).
-Rows and columns of the pattern are different vertices, so blocks may be rectangular.
+The classifier is global SAGPool (Lee, Lee and Kang, ICML 2019): the concatenated outputs of three
+graph convolutions, self-attention scores by a fourth, the best half of the vertices, their mean and
+maximum, and a perceptron. Its inputs are degrees and the width of the dense operand (execution-path
+paper, section 5). Rows and columns are different vertices, so patterns may be rectangular.
 
-Shape suffixes: V vertices, that is rows and then columns, H hidden width, K sizes.
+Shape suffixes: V vertices, that is rows followed by columns, H hidden width, K sizes.
 """
 
 import json
@@ -32,16 +32,16 @@ from hpcgnn.typing import LocalIndices, Offsets
 _POOLED_SHARE = 0.5
 _CONVOLUTIONS = 3
 LEARNED = Path(__file__).with_name("group_size_h100.safetensors")
-"""Weights that benchmarks.train_group_size has trained on measurements of an NVIDIA H100."""
+"""Weights trained by benchmarks.train_group_size on measurements of an NVIDIA H100."""
 _RULES = {"measured": MEASURED_RULE, "paper": PAPER_RULE}
 
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """A pattern as the classifier sees it.
+    """A pattern in the form that the classifier takes.
 
-    `adjacency` is (V, V) sparse, symmetric, with the weights ``1 / sqrt(d_u d_v)``; `features` (V,
-    2) are logarithms of degrees, of rows and of columns in columns of their own.
+    `adjacency` is (V, V) sparse and symmetric with weights ``1 / sqrt(d_u d_v)``; `features` (V, 2)
+    are logarithms of degrees, in the first column for rows and in the second for columns.
     """
 
     adjacency: Tensor
@@ -49,7 +49,7 @@ class Pattern:
 
     @classmethod
     def of(cls, indptr: Offsets, indices: LocalIndices, num_columns: int) -> "Pattern":
-        """Return it for CSR offsets and columns."""
+        """Return the pattern of CSR offsets and columns."""
         num_rows = len(indptr) - 1
         lengths = np.diff(indptr)
         rows = np.repeat(np.arange(num_rows), lengths)
@@ -68,7 +68,7 @@ class Pattern:
 
 
 class GroupSizeNet(nn.Module):
-    """Logits of the sizes of a ladder."""
+    """A classifier with a logit for each group size in `ladder`."""
 
     def __init__(self, ladder: Sequence[int], hidden: int = 16) -> None:
         super().__init__()
@@ -97,14 +97,14 @@ class GroupSizeNet(nn.Module):
         return self.out(torch.cat([pooled.mean(0), pooled.amax(0), log_width]))
 
     def save(self, path: Path, facts: dict[str, object]) -> None:
-        """Write weights and ladder as safetensors, with `facts` about their origin beside them."""
+        """Write weights and ladder as safetensors, with `facts` about their origin."""
         about = json.dumps({"ladder": self.ladder, "hidden": self.hidden, **facts})
         save_file(dict(self.state_dict()), path, {"group_size": about})
 
 
 @dataclass(frozen=True, eq=False)
 class LearnedSize:
-    """The size that a trained classifier thinks best; a `GroupRule`."""
+    """A `GroupRule` that takes the most likely size of a trained classifier."""
 
     net: GroupSizeNet
 
@@ -120,7 +120,7 @@ class LearnedSize:
     def load(path: Path) -> "LearnedSize":
         """Read what `GroupSizeNet.save` wrote.
 
-        Raises `InputError` when the file does not read, or holds something else.
+        Raises `InputError` if the file cannot be read or holds something else.
         """
         try:
             with safe_open(path, "pt") as file:
@@ -135,7 +135,7 @@ class LearnedSize:
 def load_group_rule(name: str) -> GroupRule:
     """Return the rule that ``train.group_size`` names.
 
-    Raises `InputError` when there is no such rule, or its file does not read.
+    Raises `InputError` if there is no such rule or its file cannot be read.
     """
     if name in _RULES:
         return _RULES[name]

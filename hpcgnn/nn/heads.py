@@ -1,4 +1,4 @@
-"""What models of several attention heads have in common."""
+"""Common parts of models with several attention heads."""
 
 from abc import abstractmethod
 from typing import Any
@@ -15,7 +15,7 @@ from hpcgnn.spmd import collective
 
 
 def require_heads(shape: ModelShape) -> None:
-    """Raise an `InputError` when heads do not divide the width of hidden layers."""
+    """Raise an `InputError` if the heads do not divide the width of hidden layers."""
     if shape.hidden % shape.heads:
         raise InputError(
             f"model.heads = {shape.heads}: they do not divide model.hidden = {shape.hidden}"
@@ -25,9 +25,9 @@ def require_heads(shape: ModelShape) -> None:
 class HeadsLayer(nn.Module):
     """A layer of several heads; `width` is the number of columns of each.
 
-    `out_width` counts the columns of all heads side by side, which `heads` divides, or of each when
-    they are averaged, as in a last layer. Without `num_edge_features` no features of edges are
-    read; the pattern has them.
+    `out_width` is the number of columns of all heads side by side, which `heads` must divide, or of
+    each head if they are averaged, as in a last layer. With `num_edge_features` above 0 the layer
+    reads edge features, which are part of the pattern.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HeadsModel(LayeredModel):
 
     @abstractmethod
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> HeadsLayer:
-        """Return a layer; `how` are the arguments of `HeadsLayer`."""
+        """Return a layer; `how` are the keyword arguments of `HeadsLayer`."""
 
     @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> HeadsLayer:

@@ -1,7 +1,7 @@
-"""The body that layer-by-layer models share, from the features up to the logits.
+"""The common body of layer-by-layer models, from features to logits.
 
-A layer's output is ``drop in, aggregate, + own rows (residual), normalise, activate``; the last
-layer's ends after the residual. With jumping connections (Xu et al., ICML 2018) every layer is
+A layer applies dropout, aggregates, adds its own rows (residual), normalises and activates; the
+last layer ends after the residual. With jumping connections (Xu et al., ICML 2018) every layer is
 hidden, and a linear map of all their outputs, concatenated or by maximum, gives the logits.
 """
 
@@ -38,30 +38,29 @@ ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, eq=False)
 class _Hidden:
-    """Rows between two layers, and what computes them again from tensors that wait anyway."""
+    """Rows between two layers; `again` recomputes them from tensors that are kept anyway."""
 
     rows: Tensor
     again: Callable[[], Tensor] | None = None
     is_dropped: bool = False
-    """Whether the dropout of the layer that reads them is done."""
+    """Whether the dropout of the next layer has been applied already."""
 
 
 class LayeredModel(Model):
-    """A stack of graph layers; subclasses say how a layer is made."""
+    """A stack of graph layers; subclasses define how a layer is made."""
 
     options = frozenset({"norm", "activation", "residual", "jumping"})
     maps_own_rows: ClassVar[bool] = False
-    """Whether every layer has a learned map of its own rows, so that a residual needs none."""
+    """Whether every layer has a learned map of its own rows, so that a residual needs no map."""
     layers_save_results: ClassVar[bool] = False
-    """Whether the result of a layer waits for the layer's backward pass, so that it must stay."""
+    """Whether a layer saves its result for its backward pass, so that it must not be changed."""
     ends_layers: ClassVar[bool] = False
-    """Whether a layer takes an `Ending`: rectifier and dropout are then in the pass of its bias."""
+    """Whether a layer takes an `Ending`, which fuses rectifier and dropout with adding the bias."""
     shift: ClassVar[str] = ""
-    """The parameter that a layer adds to every output row, by its name in the layer; empty
-    where there is none."""
+    """The name in the layer of the parameter that it adds to every output row; empty if none."""
     aggregates_features: ClassVar[bool] = False
-    """Whether the first layer multiplies its operators with the features as they are, as
-    `graph_linear` can: then products that no epoch changes are kept."""
+    """Whether the first layer applies its operators to the unchanged features, as `graph_linear`
+    can; the products are then equal in all epochs and are kept."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
@@ -93,7 +92,7 @@ class LayeredModel(Model):
     def shift_of(self, layer: nn.Module) -> nn.Parameter | None:
         """Return the vector that a layer adds to every output row, or None if there is none.
 
-        It does not train in front of batch normalisation, see `hold_shifts`.
+        It is not trained before batch normalisation, see `hold_shifts`.
         """
         return layer.get_parameter(self.shift) if self.shift else None
 
@@ -112,7 +111,6 @@ class LayeredModel(Model):
     @classmethod
     @override
     def num_feature_products(cls, shape: ModelShape) -> int:
-        # Return how many times in a row the first layer aggregates the features as they are.
         return cls.steps_per_layer(shape) if cls.aggregates_features else 0
 
     @collective
@@ -137,7 +135,7 @@ class LayeredModel(Model):
 
     @collective
     def run_layer(self, index: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
-        """Return the output rows of a layer; models whose layers draw masks override it."""
+        """Return the output rows of a layer; models whose layers use dropout override it."""
         return self.layers[index](view, x)
 
     def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> _Hidden:
@@ -183,7 +181,7 @@ class LayeredModel(Model):
         return self._activated(out)
 
     def _ends(self, index: int) -> bool:
-        """Return whether the layer at `index` ends itself: nothing else comes between."""
+        """Return whether the layer at `index` takes an `Ending`, as nothing else comes between."""
         plain = self.ends_layers and not len(self.norms) and self.output is None
         hidden = index < self.shape.num_hidden_layers and str(index) not in self.shortcuts
         return plain and hidden and self.shape.activation == "relu"
@@ -194,22 +192,22 @@ class LayeredModel(Model):
             rows = relu_(out)
             result = rows.detach()
             return _Hidden(rows, lambda: result)
-        waiting = out.detach()
-        return _Hidden(activate(out), lambda: activate(waiting))
+        kept = out.detach()
+        return _Hidden(activate(out), lambda: activate(kept))
 
     def _view(self, graph: GraphView, index: int) -> LayerView:
         return graph.layer(index, self.steps_per_layer(self.shape))
 
 
 class EdgeLayeredModel(LayeredModel):
-    """Layers that map a node's own row beside the messages of its in-edges."""
+    """Layers that combine a map of a node's own row with the messages of its in-edges."""
 
     aggregations = (Aggregation.MESSAGES,)
     maps_own_rows = True
 
     @abstractmethod
     def edge_layer(self, in_width: int, out_width: int, num_edge_features: int) -> nn.Module:
-        """Return a layer that reads so many columns of an edge's features; see `make_layer`."""
+        """Return a layer that reads `num_edge_features` of each edge; see `make_layer`."""
 
     @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The linear maps of rows that models are made of."""
+"""Linear maps of rows, from which models are built."""
 
 from torch import Tensor, nn
 
@@ -12,7 +12,7 @@ class Linear(nn.Linear):
     """
 
     def forward(self, x: Tensor, ending: Ending | None = None) -> Tensor:
-        """Return (rows, out_features), ended, for rows (rows, in_features)."""
+        """Return (rows, out_features) for rows (rows, in_features), after `ending` if given."""
         return arithmetic().linear(x, self.weight, self.bias, ending)
 
 
@@ -24,7 +24,7 @@ class TypedLinear(nn.Module):
         self.maps = nn.ModuleList(Linear(in_width, out_width) for _ in range(num_types))
 
     def forward(self, x: Tensor, types: Tensor | None) -> Tensor:
-        """Return (rows, out_width) for rows (rows, in_width) of types (rows,), None for one."""
+        """Return (rows, out_width) for rows (rows, in_width) of `types` (rows,), None: all 0."""
         if types is None or len(self.maps) == 1:
             return self.maps[0](x)
         rows = [(types == number).nonzero()[:, 0] for number in range(len(self.maps))]
@@ -33,7 +33,7 @@ class TypedLinear(nn.Module):
 
 
 def xavier_linear(in_width: int, out_width: int) -> Linear:
-    """Return a linear map without bias, by Glorot and Bengio's initialisation."""
+    """Return a linear map without bias, with Glorot and Bengio's initialisation."""
     linear = Linear(in_width, out_width, bias=False)
     nn.init.xavier_uniform_(linear.weight)
     return linear

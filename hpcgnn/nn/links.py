@@ -19,18 +19,18 @@ from hpcgnn.nn.model import EmbeddingModel, NodeModel
 
 
 class Scorer(nn.Module, ABC):
-    """Gives pairs of embeddings their scores."""
+    """Scores pairs of embeddings."""
 
     @abstractmethod
     def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
         """Return the scores (...,) of pairs of rows (..., H).
 
-        `relation` says what the edge means: integers of a shape that broadcasts with (...,).
+        `relation` are the edges' relations, integers of a shape that broadcasts with (...,).
         """
 
     @abstractmethod
     def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:
-        """Return the scores (E, B) of each source, with its relation, and every target."""
+        """Return the scores (E, B) of each source, with its relation, against every target."""
 
 
 class _Bilinear(Scorer):
@@ -50,7 +50,7 @@ class _Bilinear(Scorer):
 
 
 class Dot(_Bilinear):
-    """``s · d / √H``: the scale of the first scores does not depend on the width."""
+    """``s · d / √H``, so that the scale of initial scores does not depend on the width."""
 
     def __init__(self, width: int, num_relations: int) -> None:
         super().__init__()
@@ -74,9 +74,9 @@ class DistMult(_Bilinear):
 
 
 class ComplEx(_Bilinear):
-    """``Re Σ_h s_h w_rh conj(d_h)`` (Trouillon et al., ICML 2016): tells directions apart.
+    """``Re Σ_h s_h w_rh conj(d_h)`` (Trouillon et al., ICML 2016), which depends on direction.
 
-    The first half of the columns are real parts, the second imaginary ones.
+    The first half of the columns are real parts, the second half imaginary parts.
     """
 
     def __init__(self, width: int, num_relations: int) -> None:
@@ -97,7 +97,7 @@ _PAIRS_AT_A_TIME = 1 << 14
 
 
 class MLP(Scorer):
-    """A perceptron of ``s ⊙ w_r ⊙ d``, with one hidden layer."""
+    """A perceptron with one hidden layer, applied to ``s ⊙ w_r ⊙ d``."""
 
     def __init__(self, width: int, num_relations: int) -> None:
         super().__init__()
@@ -127,11 +127,11 @@ SCORERS: Mapping[str, Callable[[int, int], Scorer]] = {
     "complex": ComplEx,
     "mlp": MLP,
 }
-"""Scorers of a width and a number of relations, by their names."""
+"""Names -> functions that make a scorer, given a width and a number of relations."""
 
 
 class LinkModel(EmbeddingModel):
-    """An encoder, whose logits are the nodes' embeddings, and a scorer of pairs of them."""
+    """An encoder, whose logits are the nodes' embeddings, and a scorer of their pairs."""
 
     head = "scorer"
     scorer: Scorer
@@ -142,6 +142,6 @@ def make_link_model(
 ) -> LinkModel:
     """Return the model, equal on all ranks for equal arguments; `scorer` is a name in `SCORERS`.
 
-    The scorer's weights are drawn of `seed`; torch's global generator is left as it was.
+    The scorer's weights are drawn from `seed`; torch's global generator is not changed.
     """
     return LinkModel.drawn(encoder, seed, lambda: SCORERS[scorer](width, num_relations))

@@ -1,9 +1,9 @@
-"""Losses of nodes and of links, as sums on a rank.
+"""Losses of nodes and of links, as sums over a rank's nodes or edges.
 
-Summed over the ranks of a layer of the grid they give the loss of the whole graph, and so do their
+Their sums over the ranks of a layer of the grid are the loss of the whole graph, and so for their
 gradients; replicas are counted once because only one layer is summed.
 
-Shape suffixes: N nodes, C classes, T targets; E edges, K wrong ends of each.
+Shape suffixes: N nodes, C classes, T targets; E edges, K negatives of each.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,11 +19,11 @@ from hpcgnn.autograd import arithmetic, cross_entropy_sum, loss_sum
 
 @dataclass(frozen=True, eq=False)
 class MeanLoss:
-    """The mean loss of nodes, of which each rank computes its share, a scalar.
+    """The mean loss over nodes, of which each rank computes its share, a scalar.
 
-    `num_global` is the number of nodes that count on all ranks, or the sum of their factors, at
-    least 1. `smoothing` of labels is in [0, 1). `weights` (N,) are factors of the nodes' losses;
-    None: ones.
+    `num_global` is the number of nodes with a loss on all ranks, or the sum of their weights, at
+    least 1. Label `smoothing` is in [0, 1). `weights` (N,) are weights of the nodes' losses; None:
+    ones.
     """
 
     num_global: float
@@ -31,7 +31,7 @@ class MeanLoss:
     weights: Tensor | None = None
 
     def single_label(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the cross entropy with int64 classes (N,), of the local nodes that count."""
+        """Return the cross entropy of local nodes with int64 classes (N,)."""
         return cross_entropy_sum(logits_NC, labels_N, self.smoothing, self.weights, self.num_global)
 
     def multi_label(self, logits_NC: Tensor, labels_NC: Tensor) -> Tensor:
@@ -47,12 +47,12 @@ class MeanLoss:
         return arithmetic().cross_entropies(logits_NC, target, factors, divisor)
 
     def squared(self, predicted_NT: Tensor, targets_NT: Tensor) -> Tensor:
-        """Return the squared error, of a node the mean over its known targets, at least one.
+        """Return the squared error; that of a node is the mean over its known targets.
 
-        `targets_NT` are NaN where they are not known.
+        Unknown targets are NaN in `targets_NT`; every node has at least one known target.
         """
         labelled = ~targets_NT.isnan()
-        # Not 0 times NaN, which is NaN, in the gradient too.
+        # Do not multiply NaN by 0, which is NaN, in the gradient too.
         errors = torch.where(labelled, predicted_NT - targets_NT.nan_to_num(0), 0).square()
         per_node = errors.sum(1) / labelled.sum(1)
         factors = 1 if self.weights is None else self.weights
@@ -60,23 +60,23 @@ class MeanLoss:
 
 
 LinkLoss: TypeAlias = Callable[[Tensor, Tensor, float], Tensor]
-"""Gives the sum over edges, from scores (E,) and (E, K) of wrong ends, and the margin."""
+"""Maps scores (E,), scores of negatives (E, K) and the margin to the sum of losses over edges."""
 
 
-def logistic_loss(scores_E: Tensor, wrong_EK: Tensor, _margin: float) -> Tensor:
+def logistic_loss(scores_E: Tensor, negatives_EK: Tensor, _margin: float) -> Tensor:
     """Return the sum over edges of ``log(1 + exp(-s)) + mean_k log(1 + exp(s_k))``."""
     softplus = arithmetic().softplus
-    return loss_sum(softplus(-scores_E) + softplus(wrong_EK).mean(1))
+    return loss_sum(softplus(-scores_E) + softplus(negatives_EK).mean(1))
 
 
-def margin_loss(scores_E: Tensor, wrong_EK: Tensor, margin: float) -> Tensor:
+def margin_loss(scores_E: Tensor, negatives_EK: Tensor, margin: float) -> Tensor:
     """Return the sum over edges of ``mean_k max(0, margin - s + s_k)``."""
-    return loss_sum(functional.relu(margin - scores_E[:, None] + wrong_EK).mean(1))
+    return loss_sum(functional.relu(margin - scores_E[:, None] + negatives_EK).mean(1))
 
 
-def cross_entropy_loss(scores_E: Tensor, wrong_EK: Tensor, _margin: float) -> Tensor:
+def cross_entropy_loss(scores_E: Tensor, negatives_EK: Tensor, _margin: float) -> Tensor:
     """Return the sum over edges of ``-log(exp(s) / (exp(s) + Σ_k exp(s_k)))``."""
-    candidates = torch.cat([scores_E[:, None], wrong_EK], dim=1)
+    candidates = torch.cat([scores_E[:, None], negatives_EK], dim=1)
     return loss_sum(candidates.logsumexp(1) - scores_E)
 
 

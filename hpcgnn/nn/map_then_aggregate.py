@@ -1,7 +1,7 @@
-"""Layers that aggregate before they map, of rows that are sparse or wide: the map comes first.
+"""Apply the linear map of a layer before its aggregation, for sparse or wide rows.
 
-Aggregations are linear, as maps are, so that ``(A X) W = A (X W)``: the product is of what is not
-zero of X, and what is aggregated has the columns of the map.
+Aggregations and maps are linear, so ``(A X) W = A (X W)``. With the map first, the product uses
+only the non-zeros of X, and the aggregated rows have the columns of the map.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from hpcgnn.spmd import collective
 
 
 def dense_rows(x: Tensor) -> Tensor:
-    """Return rows (N, F), written out where they are sparse.
+    """Return rows (N, F), made dense if they are sparse.
 
-    For messages that are no linear maps of rows: they have as many columns themselves.
+    This is for messages that are not linear in the rows and so have as many columns.
     """
     return x.written_out() if isinstance(x, SparseFeatures) else x
 
@@ -27,10 +27,10 @@ def dense_rows(x: Tensor) -> Tensor:
 def mapped_first(x: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
     """Return rows (N, any) and maps (K, any, out) with the products of x (N, F) and (K, F, out).
 
-    Where K out columns are fewer to aggregate than F, the products of all maps come first, side by
-    side, and the maps that are returned choose among their columns; elsewhere dense rows stay, and
-    sparse ones are written out. Rows without a gradient, as features, are aggregated once, and
-    mapped ones twice: there and back.
+    If aggregating K out columns is cheaper than F, the rows are the products with all maps side by
+    side, and the returned maps select their columns. Otherwise rows are unchanged, but dense. The
+    cost counts passes: rows without a gradient, such as features, are aggregated only forward,
+    mapped rows forward and backward.
     """
     count, in_width, out_width = maps.shape
     passes = 1 if isinstance(x, SparseFeatures) or x.requires_grad else 2
@@ -48,7 +48,7 @@ def mapped_powers(
     """Return ``A_1 X W_1ᵀ``, ``A_2 A_1 X W_2ᵀ`` and so on, differentiable in the weights.
 
     Collective, and so is its backward pass. `x` are (N, F) sparse features, weights (any, F). All
-    maps are one product, and a result is aggregated no further than it goes.
+    maps are computed in one product, and each result is aggregated only as often as needed.
     """
     rows = arithmetic().linear(x, torch.cat(list(weights)))
     powers = []
@@ -61,15 +61,15 @@ def mapped_powers(
 
 @collective
 def powers_of(view: LayerView, kind: Aggregation, x: Tensor, maps: Sequence[Any]) -> list[Tensor]:
-    """Return ``Aʲ X W_jᵀ + b_j`` at the output nodes, for j from 1, a map for each.
+    """Return ``Aʲ X W_jᵀ + b_j`` at the output nodes for j from 1, with one map for each power.
 
-    Maps are `hpcgnn.nn.Linear`. Powers are repeated products: ``Aʲ X = A (Aʲ⁻¹ X)``, each computed
-    once. Sparse rows are mapped before them.
+    Maps are `hpcgnn.nn.Linear`. Powers are repeated products, ``Aʲ X = A (Aʲ⁻¹ X)``, each computed
+    once. Sparse rows are mapped before they are aggregated.
     """
     operators = [step.operators[kind] for step in view.steps]
     if isinstance(x, SparseFeatures):
         powers = mapped_powers(operators, x, [linear.weight for linear in maps])
-        # The rows of the next power contain those of the layer's outputs.
+        # Every power's rows include those of the layer's outputs.
         powers = [view.after(index + 1, rows) for index, rows in enumerate(powers)]
         return [_shifted(rows, linear.bias) for rows, linear in zip(powers, maps, strict=True)]
     powers = []

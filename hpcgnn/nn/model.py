@@ -1,4 +1,4 @@
-"""What every model receives and returns.
+"""The interface of models: the views that they receive, and the base classes.
 
 Shape suffixes in this package: N local nodes, F input features, H hidden width, C classes.
 """
@@ -37,9 +37,9 @@ UNKNOWN: Reasons = {
     Trait.EQUAL_BITS: "its sums are not known to be exact",
     Trait.EXPORTED: "its layers are not written in other libraries",
 }
-"""What models lack that do not declare otherwise."""
+"""The traits that a model lacks unless it declares otherwise."""
 
-_WHOLE_ROWS = "its first layer is not known to map features before all else"
+_WHOLE_ROWS = "its first layer may not map features first"
 
 EDGE_READER = lacks(
     {
@@ -49,7 +49,7 @@ EDGE_READER = lacks(
         "convert --undirected have",
     }
 )
-"""What layers lack that read features of edges."""
+"""The traits that layers with edge features lack."""
 
 ACTIVATIONS = ("relu", "elu", "gelu")
 """Names of the functions between layers."""
@@ -65,43 +65,43 @@ class ModelShape:
     Parameters
     ----------
     num_features, num_classes, hidden
-        Widths F, C and H; F is 0 where node types have features of their own.
+        Widths F, C and H; F is 0 if node types have their own features.
     num_layers
         At least 1.
     num_relations
-        Relations with weights of their own in a typed model, reverses included.
+        Number of relations with separate weights in a typed model, including reverses.
     dropout
-        Probability for the input of every layer after the first.
+        Dropout probability of the input of every layer after the first.
     input_dropout
-        Probability for the features.
+        Dropout probability of the features.
     norm
-        Of every hidden layer's output, before the activation; a name in `NORMS`.
+        Normalisation of every hidden layer's output, before the activation; a name in `NORMS`.
     residual
-        Add a layer's own input to its output, before normalisation: as it is where the widths are
-        equal, through a learned linear map elsewhere.
+        Whether to add a layer's own input to its output, before normalisation: unchanged if the
+        widths are equal, otherwise through a learned linear map.
     jumping
-        One of `JUMPING`: all layers are then hidden, and a linear map of their joined outputs gives
-        the logits.
+        One of `JUMPING`; unless it is "none", all layers are hidden, and a linear map of their
+        joined outputs gives the logits.
     attention_dropout
-        Probability for the coefficient of an edge and head, after the softmax.
+        Dropout probability of the coefficient of an edge and head, after the softmax.
     edge_dropout
-        Probability for an edge, before the softmax.
+        Dropout probability of an edge, before the softmax.
     hops
-        Aggregation of a layer that has several; 0: the model's own number.
+        Number of aggregations of a layer that has several; 0: the model's default.
     teleport
-        The share of the first rows that every propagation step brings back.
+        The share of the first rows that every propagation step adds again.
     num_bases
-        Matrices that the weights of the relations are combined from; 0: every relation has its own.
+        Matrices from which the relations' weights are combined; 0: every relation has its own.
     type_features
-        The features of each node type; empty for one kind of node.
+        Numbers of features of the node types; empty for one kind of node.
     input_width
-        Columns that the input layers of node types give; 0: `hidden`.
+        Columns of the outputs of node types' input layers; 0: `hidden`.
     num_edge_features
         Columns of an edge's features, for models that read them.
     num_edge_outputs
-        Columns that are predicted of an edge, by models with states of edges.
+        Columns predicted for an edge, by models with edge states.
     own
-        The options that the model's class declares for itself, see `Model.own_options`.
+        The options that the model's class declares itself, see `Model.own_options`.
     """
 
     num_features: int
@@ -129,12 +129,12 @@ class ModelShape:
 
     @property
     def first_width(self) -> int:
-        """Columns that the first graph layer reads."""
+        """Number of columns that the first graph layer reads."""
         return (self.input_width or self.hidden) if self.type_features else self.num_features
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers whose output is normalised and activated."""
+        """Number of layers whose output is normalised and activated."""
         return self.num_layers - (self.jumping == "none")
 
     def widths(self) -> list[int]:
@@ -150,40 +150,40 @@ class ModelShape:
 
 @dataclass(frozen=True, eq=False)
 class NodeTraits:
-    """What layers may need to know about nodes beside their rows.
+    """Data of nodes that layers may read beside their rows.
 
-    `types` (rows,) int64 are None where nodes have one; `edge_means` (rows, F) are the mean
-    features of the edges that arrive at a node, zeros without any; None where the model reads none.
+    `types` (rows,) int64 is None if there is one type. `edge_means` (rows, F) are the mean features
+    of a node's in-edges, zero without any; None if the model does not read them.
     """
 
     types: Tensor | None = None
     edge_means: Tensor | None = None
 
     def __getitem__(self, rows: Tensor) -> "NodeTraits":
-        """Return those of some nodes."""
+        """Return the data of some nodes."""
         pick = (None if trait is None else trait[rows] for trait in (self.types, self.edge_means))
         return NodeTraits(*pick)
 
 
 @dataclass(frozen=True, eq=False)
 class RowsView:
-    """The local share of a graph as something sees it.
+    """The local share of a graph for a model or a layer.
 
     Parameters
     ----------
     operators
-        The aggregations that the model asked for, from input rows to output rows.
+        The aggregations that the model declares, from input rows to output rows.
     node_ids
-        (input rows,) int64 original ids; a CuPy array where rows are on a GPU.
+        (input rows,) int64 original ids; a CuPy array if rows are on a GPU.
     sums
-        Adds up an array over the block rows; a layer's, of output rows.
+        Adds up an array over the block rows; for a layer, an array of its output rows.
     relation_rows
-        Where the rows of aggregations by relation belong: for each relation an int32 array with
-        the output row of each of its nodes, in the order of the result, as for `node_ids`.
+        For each relation the output rows, int32, of the rows that an aggregation by relation
+        returns for it, in order; in the same memory as `node_ids`.
     traits
-        Of the input rows.
+        Data of the input rows.
     edge_features
-        Of the edges, in place of those of the operator.
+        Features of the edges that replace those of the operator.
     """
 
     operators: Mapping[Aggregation, AggregationOperator]
@@ -196,7 +196,7 @@ class RowsView:
     @property
     def edges(self) -> EdgeInputs:
         """The edges of a model whose aggregation passes messages."""
-        operator = next(each for kind, each in self.operators.items() if kind.passes_messages)
+        operator = next(o for kind, o in self.operators.items() if kind.passes_messages)
         assert isinstance(operator, MessageOperator)
         return EdgeInputs(operator, self.edge_features)
 
@@ -206,11 +206,11 @@ RowsT = TypeVar("RowsT", Tensor, NodeTraits)
 
 @dataclass(frozen=True, eq=False)
 class LayerView(RowsView):
-    """The local share of a graph as one layer sees it.
+    """The local share of a graph for one layer.
 
-    `kept` (output rows,) int64 is the position of each output row among the input rows; None when a
+    `kept` (output rows,) int64 are the positions of output rows among the input rows; None if a
     layer returns a row for every input row. `following` are the further aggregations of a layer
-    that aggregates several times; `operators` and `kept` are the first one's.
+    that aggregates several times; `operators` and `kept` are those of the first.
     """
 
     kept: Tensor | None = None
@@ -218,7 +218,7 @@ class LayerView(RowsView):
 
     @property
     def steps(self) -> tuple["LayerView", ...]:
-        """The aggregations of the layer, one after the other."""
+        """The aggregations of the layer, in order."""
         return (replace(self, following=()), *self.following)
 
     def own(self, x: Tensor) -> Tensor:
@@ -226,19 +226,19 @@ class LayerView(RowsView):
         return self.after(0, x)
 
     def after(self, num_steps: int, x: RowsT) -> RowsT:
-        """Return the output nodes' rows of `x`, which holds the rows after so many aggregations."""
+        """Return the output nodes' rows of `x`, which are the rows after `num_steps`."""
         for kept in self._kept_after(num_steps):
             x = x[kept]
         return x
 
     @property
     def own_traits(self) -> NodeTraits:
-        """Those of the output nodes."""
+        """The data of the output nodes."""
         return self.after(0, self.traits)
 
     @property
     def output_ids(self) -> GlobalIndices:
-        """(output rows,) int64 original ids."""
+        """(output rows,) int64 original ids of the output nodes."""
         ids = self.node_ids
         for kept in self._kept_after(0):
             ids = ids[memory_of(kept).array(kept)]
@@ -251,29 +251,29 @@ class LayerView(RowsView):
 
 @dataclass(frozen=True, eq=False)
 class GraphView(RowsView):
-    """The local share of a graph as a model sees it: its rows are all local nodes.
+    """The local share of a graph for a model; its rows are all local nodes.
 
-    `active` has a view for each aggregation of the model, one after the other, when only the
-    outputs of some nodes are wanted; otherwise it is empty, and every layer sees all local nodes.
-    `members` are the nodes that the model's outputs are of, where graphs are predicted as a whole.
+    If only the outputs of some nodes are needed, `active` has a view for each aggregation of the
+    model, in order; otherwise it is empty, and every layer computes all local nodes. `members` maps
+    nodes to graphs if graphs are predicted as a whole.
     """
 
     active: tuple[LayerView, ...] = ()
     members: GraphMembers | None = None
 
     def of_graphs(self, members: GraphMembers) -> "GraphView":
-        """Return the view of graphs that are predicted as a whole; no edge joins two of them."""
+        """Return the view for predicting whole graphs, between which there are no edges."""
         sums = GraphSums(self.sums, members)
-        # So that all layers have the same nodes.
+        # With whole graphs, all layers have the same nodes.
         active = tuple(replace(layer, sums=sums) for layer in self.active)
         return replace(self, members=members, sums=sums, active=active)
 
     @collective
     def with_edge_columns(self, rows: Tensor, targets: GlobalIndices) -> "GraphView":
-        """Return the view of edges with more features, which the model reads behind theirs.
+        """Return the view with further features appended to those of the edges.
 
-        `rows` (E, any width) are of the local edges, in the order of the store, `targets` (E,)
-        int64 the local rows that they end at.
+        `rows` (E, any width) are those of the local edges, in the order of the store, and `targets`
+        (E,) int64 the local rows at which they end.
         """
         if any(kind.passes_messages for kind in self.operators):
             return replace(self, edge_features=self.edges.with_columns(rows))
@@ -301,28 +301,28 @@ class GraphView(RowsView):
 
     @cached_property
     def _whole(self) -> LayerView:
-        """The view of a layer that sees all local nodes."""
+        """The view of a layer that computes all local nodes."""
         return LayerView(**{item.name: getattr(self, item.name) for item in fields(RowsView)})
 
 
 class TrainableModule(nn.Module, ABC):
-    """What the training loop can train."""
+    """A module that the training loop can train."""
 
     @abstractmethod
     def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the first layer, which may decay apart from the others."""
+        """Return the parameters of the first layer, which may have a separate weight decay."""
 
     def own_rows(self) -> Mapping[str, str]:
-        """Return the parameters and buffers that have a row for each of some nodes of this rank.
+        """Return the names of parameters and buffers that have a row for each of some own nodes.
 
-        Ranks hold other rows of these, and equal copies of all other parameters. The values are
-        names of buffers with the original ids of the nodes, which are among the keys.
+        Each rank holds different rows of these, and equal copies of all other parameters. Values
+        are the names of the buffers with the nodes' original ids, which are keys as well.
         """
         return {}
 
 
 class NodeModel(TrainableModule):
-    """What tells the class of nodes, called with a graph, features and a draw of dropout masks."""
+    """A model with outputs for nodes, called with a graph, features and a key of dropout masks."""
 
     @abstractmethod
     @collective
@@ -333,15 +333,15 @@ class NodeModel(TrainableModule):
     def with_edges(
         self, graph: GraphView, x: Any, key: DropoutKey | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what the model gives of nodes, and of edges (E, any width) as the store has them.
+        """Return the outputs for nodes, and for edges (E, any width) in the store's order.
 
-        None where nothing is predicted of edges.
+        The latter are None if nothing is predicted for edges.
         """
         return self(graph, x, key), None
 
 
 class EncoderModel(NodeModel):
-    """A model that goes on with the logits of another."""
+    """A model on top of the logits of another."""
 
     def __init__(self, encoder: NodeModel) -> None:
         super().__init__()
@@ -358,9 +358,9 @@ class EncoderModel(NodeModel):
 
 
 class EmbeddingModel(EncoderModel):
-    """A model of nodes, or of pairs of them, whose embeddings are the logits of its encoder.
+    """A model of nodes or pairs of nodes whose embeddings are the logits of its encoder.
 
-    `head` names the module that goes on with them.
+    `head` names the module that reads the embeddings.
     """
 
     head: ClassVar[str]
@@ -372,9 +372,9 @@ class EmbeddingModel(EncoderModel):
 
     @classmethod
     def drawn(cls, encoder: NodeModel, seed: int, make_head: Callable[[], nn.Module]) -> Self:
-        """Return the model with a head whose weights are drawn of `seed`, equal on all ranks.
+        """Return the model with a head whose weights are drawn from `seed`, equal on all ranks.
 
-        torch's global generator is left as it was.
+        torch's global generator is not changed.
         """
         like = next(encoder.parameters())
         with drawn_from(seed):
@@ -383,11 +383,11 @@ class EmbeddingModel(EncoderModel):
 
     @collective
     def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
-        """Return the outputs of the local nodes, see `outputs`."""
+        """Return the outputs of the local nodes; see `outputs`."""
         return self.outputs(self.encoder(graph, x, key))
 
     def outputs(self, embeddings_NH: Tensor) -> Tensor:
-        """Return what an objective compares: of pairs the embeddings (N, H) of their ends."""
+        """Return the outputs for an objective; objectives of pairs take the embeddings (N, H)."""
         return embeddings_NH
 
     @collective
@@ -398,14 +398,14 @@ class EmbeddingModel(EncoderModel):
 
 @contextlib.contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Draw the weights of modules that are made in here, equal on all ranks.
+    """Draw the weights of modules made inside the block from `seed`, equal on all ranks.
 
     They are drawn in float64, so that all precisions start from the same values. torch's global
-    generator and default type are left as they were.
+    generator and default dtype are restored.
     """
     before = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # Nodes may have no features where edges have some.
+        # Nodes may have no features if edges have some.
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         torch.default_generator.manual_seed(seed)
         torch.set_default_dtype(torch.float64)
@@ -416,33 +416,33 @@ def drawn_from(seed: int) -> Iterator[None]:
 
 
 class Model(NodeModel):
-    """A model of one kind of node; subclasses name their `aggregations` and implement `forward`.
+    """A model of one kind of node; subclasses declare `aggregations` and implement `forward`.
 
-    `directed` says whether the graph has a second direction to aggregate along.
+    `directed` tells whether the graph has a second direction to aggregate along.
     """
 
     aggregations: ClassVar[tuple[Aggregation, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `ModelShape` beside the sizes and dropout that the model heeds."""
+    """Fields of `ModelShape` that the model uses, beside the sizes and dropout."""
     needs: ClassVar[frozenset[Trait]] = frozenset()
-    """What the model needs of other features of a run, see `hpcgnn.support`."""
+    """The traits that the model needs of other features of a run, see `hpcgnn.support`."""
     lacks: ClassVar[Reasons] = UNKNOWN
-    """What it lacks for them, with reasons. A subclass inherits neither, since its layers may be
-    others; one that does not declare it has what a model of unknown layers lacks."""
+    """The traits that it lacks, with reasons. Neither is inherited, as the layers of a subclass may
+    differ; a subclass that does not declare them gets the defaults of this class."""
     default_hops: ClassVar[int] = 1
-    """How many times in a row a layer aggregates, unless ``model.hops`` says."""
+    """Number of consecutive aggregations of a layer, unless ``model.hops`` is set."""
     propagates_once: ClassVar[bool] = False
-    """Whether it aggregates beside its layers, and not in each of them."""
+    """Whether the model aggregates outside of its layers, not in each of them."""
     takes_sparse: ClassVar[bool] = False
-    """Whether features may be sparse: they are mapped before all else, or written out."""
+    """Whether features may be sparse: the model maps them first or makes them dense."""
     has_edge_states: ClassVar[bool] = False
-    """Whether edges have states, from which something of them is predicted; see `with_edges`."""
+    """Whether edges have states, from which outputs for edges are computed; see `with_edges`."""
     averages_rows: ClassVar[bool] = False
-    """Whether layers read a mean over the nodes of all ranks, as norms over nodes do: by
-    `hpcgnn.autograd.moments`, which count chosen rows where only some are trained on."""
+    """Whether layers read a mean over the nodes of all ranks, as norms over nodes do. It comes from
+    `hpcgnn.autograd.moments`, which count only chosen rows if training is on some."""
     own_options: ClassVar[Mapping[str, Any]] = {}
-    """Options that no other model has, with their defaults, which say their types; they are the
-    keys of ``[model.options]``, and the model finds them in ``shape.own``."""
+    """Options that no other model has, with defaults that determine their types. They are the keys
+    of ``[model.options]`` and are passed to the model in ``shape.own``."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__()
@@ -450,13 +450,13 @@ class Model(NodeModel):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for name, careful in (("needs", frozenset()), ("lacks", UNKNOWN)):
+        for name, default in (("needs", frozenset()), ("lacks", UNKNOWN)):
             if name not in vars(cls):
-                setattr(cls, name, careful)
+                setattr(cls, name, default)
 
     @classmethod
     def traits(cls) -> Traits:
-        """Return what the model and its aggregations declare."""
+        """Return the traits that the model and its aggregations declare."""
         first = {} if cls.takes_sparse else {Trait.SPARSE_FEATURES: _WHOLE_ROWS}
         messages = any(a.passes_messages for a in cls.aggregations)
         reads_edges = messages or "edge_features" in cls.options
@@ -466,44 +466,44 @@ class Model(NodeModel):
 
     @classmethod
     def steps_per_layer(cls, shape: ModelShape) -> int:
-        """Return how many times in a row a layer aggregates."""
+        """Return the number of consecutive aggregations of a layer."""
         return shape.hops or cls.default_hops
 
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:
-        """Return how many times in a row the model aggregates: how far a node sees."""
+        """Return the number of consecutive aggregations of the model, its receptive field."""
         return cls.steps_per_layer(shape) if cls.propagates_once else shape.num_layers
 
     @classmethod
     def aggregations_after_norms(cls, shape: ModelShape) -> int:
-        """Return how many of the last aggregations come after all norms over nodes.
+        """Return the number of last aggregations that come after all norms over nodes.
 
-        Rows of these that nobody reads change nothing; of those before, they count in the
-        statistics, and have gradients from there.
+        In these, rows that are not read can be left out. Rows of earlier aggregations count in the
+        norms' statistics and get gradients from them.
         """
         return 0 if shape.norm in NORMS_OVER_NODES else cls.num_aggregations(shape)
 
     @classmethod
     def num_feature_products(cls, shape: ModelShape) -> int:
-        """Return how many times in a row the model aggregates the features as they are."""
+        """Return the number of consecutive aggregations of unchanged features."""
         return 0
 
     @classmethod
     def check(cls, shape: ModelShape) -> None:
-        """Raise an `InputError`, naming a remedy, when options do not fit each other."""
+        """Raise an `InputError`, naming a remedy, if options are incompatible."""
         del shape
 
     def edges_left_out(self, draw: DropoutKey | None) -> EdgeDraw | None:
-        """Return what the attention of a layer leaves out: edges, and weights after the softmax."""
+        """Return the dropout of a layer's attention, of edges and of weights after the softmax."""
         return edge_draw(draw, self.shape.attention_dropout, self.shape.edge_dropout)
 
     @abstractmethod
     @collective
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return logits: (N, C), or those of the last active layer's output rows.
+        """Return logits (N, C), or those of the last active layer's output rows.
 
-        `x_NF` are features of the local nodes, or of the first active layer's input rows. Without
-        the draw of dropout masks, `key`, the model is evaluated.
+        `x_NF` are features of the local nodes, or of the first active layer's input rows. `key` is
+        the key of dropout masks; None: the model is evaluated.
         """
 
     @abstractmethod
@@ -513,7 +513,7 @@ class Model(NodeModel):
 
 
 class HiddenModel(Model):
-    """A model that computes the input of its last layer alike with dropout and without."""
+    """A model with one method for the input of its last layer, with and without dropout."""
 
     @abstractmethod
     @collective

@@ -1,9 +1,9 @@
-"""Models of graphs with node types: every type has an input layer of its own.
+"""Models of graphs with node types, each of which has its own input layer.
 
-The input layer of type t maps its features to the one width that the first graph layer reads:
+The input layer of type t maps its features to the common width that the first graph layer reads:
 ``H_i = W_t x_i + b_t``. Without features only ``b_t`` is left, a learned vector that all nodes of
-the type share, and each node may have a vector of its own beside it. What follows is any model of
-one kind of node.
+the type share; in addition each node may have its own vector. The rest is any model of one kind of
+node.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,9 +29,10 @@ from hpcgnn.typing import FloatArray, GlobalIndices, Offsets
 
 @dataclass(frozen=True, eq=False)
 class VectorOwners:
-    """Which rank of a layer holds the vector of a node, for rows that may be of any rank's nodes.
+    """The ranks of a layer that own nodes' vectors, for rows of any rank's nodes.
 
-    `starts` (ranks + 1, types) int64 has the number of each rank's first node among all of a type.
+    `starts` (ranks + 1, types) int64 are the numbers of each rank's first nodes among all nodes of
+    a type.
     """
 
     layer: Communicator
@@ -40,34 +41,34 @@ class VectorOwners:
 
     @collective
     def fetch(self, vectors: Tensor, number: int, numbers: GlobalIndices) -> Tensor:
-        """Return (m, width) the vectors of nodes of a type, by their numbers (m,) among all of it.
+        """Return (m, width) the vectors of nodes of type `number`, given their numbers in it (m,).
 
         `vectors` are this rank's. Gradients add up at the owners; the backward pass is collective.
         """
         row_map = RowMap(np.ascontiguousarray(self.starts[:, number]), self.layer.rank)
-        wanted = distinct(numbers, row_map.num_rows)
-        places = numbered(wanted, np.arange(len(wanted), dtype=np.int32), numbers)
-        request = RowRequest.make(self.layer, row_map, wanted)
-        return AskedRows.of(vectors, request, self.trace).at(places)[0]
+        requested = distinct(numbers, row_map.num_rows)
+        positions = numbered(requested, np.arange(len(requested), dtype=np.int32), numbers)
+        request = RowRequest.make(self.layer, row_map, requested)
+        return AskedRows.of(vectors, request, self.trace).at(positions)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class TypedRows:
-    """Node rows with a table of features for each node type; no table is padded.
+    """Node rows with a separate table of features for each node type, without padding.
 
     Parameters
     ----------
     parts
-        For each type, at least one: (n_t, F_t) the features of its nodes; F_t is 0 without any.
+        For each type, at least one, (n_t, F_t) the features of its nodes; F_t is 0 without any.
     types
         (N,) integer type of each node.
     places
         (N,) int64 row of each node in the part of its type.
     numbers
         (N,) int64 number of each node among its rank's nodes of its type, or with `owners` among
-        those of all ranks; None where no type has vectors for its nodes.
+        those of all ranks; None if no type has vectors for its nodes.
     owners
-        Where the vectors are, if this rank may not have them.
+        The owners of the vectors, if other ranks have some of them.
     """
 
     parts: tuple[Tensor, ...]
@@ -78,9 +79,9 @@ class TypedRows:
 
     @classmethod
     def in_order(cls, parts: Sequence[Tensor], types: Tensor) -> "TypedRows":
-        """Return rows from parts that hold the nodes of a type in the order of all nodes.
+        """Return rows from parts that hold the nodes of each type in the order of all nodes.
 
-        Raises `ValueError` when a part has another number of rows than its type has nodes.
+        Raises `ValueError` if the numbers of a part's rows and its type's nodes differ.
         """
         positions = torch.empty(len(types), dtype=torch.int64, device=types.device)
         for number, part in enumerate(parts):
@@ -94,11 +95,11 @@ class TypedRows:
         return len(self.types)
 
     def __getitem__(self, rows: Tensor) -> "TypedRows":
-        """Return chosen rows, (m,) int64 in any order."""
+        """Return the rows `rows`, (m,) int64 in any order."""
         return self.chosen(rows, lambda part, places: part[places])
 
     def chosen(self, rows: Tensor, take: Callable[[Tensor, Tensor], Tensor]) -> "TypedRows":
-        """Return chosen rows, (m,) int64; `take` returns rows (k,) of a part."""
+        """Return the rows `rows`, (m,) int64; `take` selects rows (k,) of a part."""
         parts = [take(part, places) for part, places, _ in self.by_type(rows)]
         numbers = None if self.numbers is None else self.numbers[rows]
         chosen = TypedRows.in_order(parts, self.types[rows])
@@ -106,7 +107,7 @@ class TypedRows:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the features."""
+        """The dtype of the features."""
         return self.parts[0].dtype
 
     @property
@@ -116,7 +117,7 @@ class TypedRows:
 
     @cached_property
     def rows(self) -> tuple[Tensor, ...]:
-        """For each type (n_t,) int64 the rows of its nodes, in the order of its part."""
+        """For each type, (n_t,) int64 the rows of its nodes in the order of its part."""
         tables = []
         for number, part in enumerate(self.parts):
             rows = _rows_of(self.types, number)
@@ -126,26 +127,26 @@ class TypedRows:
         return tuple(tables)
 
     def by_type(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield for each type its part, the places of its `rows` (m,) there, and which they are."""
+        """Yield for each type its part, and the places in it and the indices of its `rows`."""
         types, positions = self.types[rows], self.places[rows]
         for number, part in enumerate(self.parts):
             rows_of_type = _rows_of(types, number)
             yield part, positions[rows_of_type], rows_of_type
 
     def to(self, device: torch.device) -> "TypedRows":
-        """Return the rows in the memory of a device, themselves where they are there already."""
+        """Return the rows in the memory of a device, without a copy if they are there already."""
         parts = tuple(part.to(device) for part in self.parts)
         numbers = None if self.numbers is None else self.numbers.to(device)
         types, places = self.types.to(device), self.places.to(device)
         return TypedRows(parts, types, places, numbers, self.owners)
 
     def clone(self) -> "TypedRows":
-        """Return rows with features of their own."""
+        """Return rows with a copy of the features."""
         return replace(self, parts=tuple(part.clone() for part in self.parts))
 
 
 NodeFeatures: TypeAlias = Tensor | TypedRows
-"""(N, F), or rows that depend on node types."""
+"""Features (N, F), or rows with a table for each node type."""
 
 
 def _rows_of(types: Tensor, number: int) -> Tensor:
@@ -153,13 +154,13 @@ def _rows_of(types: Tensor, number: int) -> Tensor:
 
 
 _PLACE = -1 << 32
-"""The place of this draw in the key: no layer has it."""
+"""The place of these draws in a key, which no layer uses."""
 
 
 def draw_vectors(node_ids: GlobalIndices, width: int, seed: int) -> FloatArray:
-    """Return (n, width) float64 uniform numbers of variance 1 / width.
+    """Return (n, width) float64 uniform numbers with mean 0 and variance 1 / width.
 
-    They are a function of the seed, the node's original id (n,) int64 and the column.
+    They depend only on the seed, the node's original id in `node_ids` (n,) int64, and the column.
     """
     columns = np.arange(width, dtype=np.uint64)
     words = _hash(node_ids.astype(np.uint64) + np.uint64(DropoutKey(seed, 0, _PLACE).word()))
@@ -172,7 +173,7 @@ def _hash(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class InputLayers(nn.Module):
-    """A linear map for each node type, of its F_t features; 0 without any."""
+    """A linear map for each node type; `in_widths` are numbers of features, 0 without any."""
 
     def __init__(self, in_widths: Sequence[int], out_width: int) -> None:
         super().__init__()
@@ -182,15 +183,15 @@ class InputLayers(nn.Module):
             if weight.shape[1] > 0:
                 nn.init.xavier_uniform_(weight)
             else:
-                # About as long as a row of the others for features of length 1.
+                # About the norm of other types' rows for features of norm 1.
                 nn.init.normal_(bias, std=out_width**-0.5)
         self.vectors = nn.ParameterDict()
 
     def add_vectors(self, node_ids: Mapping[int, GlobalIndices], seed: int) -> None:
-        """Give each node of some types a vector of its own.
+        """Give each node of some types its own vector.
 
-        The rows that this module reads must then have their `numbers`. `node_ids` has, by the
-        number of the type, (n_t,) int64 original ids of this rank's nodes. Vectors are equal at any
+        The rows that this module reads must then have `numbers`. `node_ids` maps the number of a
+        type to (n_t,) int64 original ids of this rank's nodes. Initial vectors do not depend on the
         number of ranks.
         """
         like = self.biases[0]
@@ -201,7 +202,7 @@ class InputLayers(nn.Module):
 
     @collective
     def forward(self, x: TypedRows) -> Tensor:
-        """Return (N, out_width)."""
+        """Return the input rows (N, out_width) of the graph layers."""
         out = linear_by_type(x.rows, x.parts, list(self.weights), list(self.biases))
         for number, vectors in self.vectors.items():
             assert x.numbers is not None
@@ -216,9 +217,9 @@ class InputLayers(nn.Module):
 
 
 class TypedModel(NodeModel):
-    """Input layers of node types before a model that knows one kind of node.
+    """Input layers of node types followed by a model of one kind of node.
 
-    The body reads the result of the input layers in place of features, and so has its gradient.
+    The body reads the outputs of the input layers as its features, which then have gradients.
     """
 
     def __init__(self, type_widths: Sequence[int], body: Model) -> None:
@@ -228,7 +229,7 @@ class TypedModel(NodeModel):
 
     @collective
     def forward(self, graph: GraphView, x: TypedRows, key: DropoutKey | None) -> Tensor:
-        """Return logits as `Model.forward`; dropout of features acts on rows of `inputs`."""
+        """Return logits as `Model.forward` does; dropout of features is after the input layers."""
         return self.body(graph, self.inputs(x), key)
 
     @collective
@@ -245,8 +246,7 @@ class TypedModel(NodeModel):
 
     @override
     def input_parameters(self) -> list[nn.Parameter]:
-        # The parameters of the input layers and of the first graph layer.
-        # There is no non-linearity between them, so they are one linear map of the features.
+        # Input layers and the first graph layer are one linear map, with no activation between.
         return [*self.inputs.parameters(), *self.body.input_parameters()]
 
     @override

@@ -1,8 +1,8 @@
-"""Normalisations of node rows; statistics are those of the rows of all ranks.
+"""Normalisations of node rows, with statistics over the rows of all ranks.
 
-With `exchange.active_sets = true` a layer computes some rows only, and its statistics are those of
-these rows. Graph norm has statistics of each graph where several are predicted, or computed side
-by side. The result does not depend on the number of ranks or on the partition either way.
+With `exchange.active_sets = true` a layer computes only some rows, and its statistics are those of
+these rows. Graph norm has separate statistics for each graph if several are predicted or computed
+together. In either case the result does not depend on the number of ranks or on the partition.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ class Norm(nn.Module, ABC):
     @abstractmethod
     @collective
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
-        """Return the normalised rows, of which a rank may have none.
+        """Return the normalised rows; a rank may have none.
 
-        `training` says whether they count as a batch to train on.
+        `training` tells whether the rows are a training batch.
         """
 
     def scaled(self, x_NH: Tensor, mean_H: Tensor, variance_H: Tensor) -> Tensor:
-        """Return rows brought to mean zero and unit variance, scaled and shifted."""
+        """Return rows normalised to mean zero and unit variance, then scaled and shifted."""
         factor = self.weight * (variance_H + EPSILON).rsqrt()
         if x_NH.dtype == torch.bfloat16:
             return standardise(x_NH, mean_H, factor, self.bias)
@@ -58,9 +58,9 @@ class Norm(nn.Module, ABC):
 class BatchNorm(Norm):
     """Batch normalisation (Ioffe and Szegedy 2015) over the rows of all ranks.
 
-    Evaluation uses running means of the statistics, which belong to the model's state and are equal
+    Evaluation uses running means of the statistics, which are part of the model's state and equal
     on all ranks. As in torch, the running variance is the unbiased one. While `counts` is False
-    running means stay.
+    running means are not updated.
     """
 
     counts = True
@@ -88,9 +88,9 @@ class BatchNorm(Norm):
 
 
 class GraphNorm(Norm):
-    """GraphNorm (Cai et al., ICML 2021): the share of the mean that is removed is learned.
+    """GraphNorm (Cai et al., ICML 2021), which removes a learned share of the mean.
 
-    Statistics are those of the graph at hand, in evaluation too; of many, of each by itself.
+    Statistics are those of the current graph, in evaluation too, or of each of several graphs.
     """
 
     def __init__(self, width: int) -> None:
@@ -116,7 +116,7 @@ class GraphNorm(Norm):
 
 
 class LayerNorm(Norm):
-    """Layer normalisation (Ba et al. 2016): every row by itself."""
+    """Layer normalisation (Ba et al. 2016) of every row by itself."""
 
     @override
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
@@ -129,15 +129,15 @@ NORMS: Mapping[str, type[Norm] | None] = {
     "layer": LayerNorm,
     "graph": GraphNorm,
 }
-"""Normalisations by the name that configurations use."""
+"""Normalisations by their names in configurations."""
 
 NORMS_OVER_NODES = frozenset({"batch", "graph"})
-"""Those whose statistics are over the rows of all nodes."""
+"""Names of the normalisations with statistics over the rows of all nodes."""
 
 
 @contextlib.contextmanager
 def running_means_stay(model: nn.Module) -> Iterator[None]:
-    """Leave running means of `model` as they are, where rows are only computed again."""
+    """Do not update the running means of `model` inside the block, when rows are recomputed."""
     norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
     for norm in norms:
         norm.counts = False
@@ -149,17 +149,17 @@ def running_means_stay(model: nn.Module) -> Iterator[None]:
 
 
 def hold_shifts(norm: nn.Module | None, shift: nn.Parameter | None) -> None:
-    """Leave a parameter untrained that is added to every row just before `norm`, if it is batch.
+    """Do not train a parameter that is added to every row just before batch normalisation.
 
-    Batch normalisation subtracts it again, so that its gradient is 0. What sums over ranks give for
-    it is rounding, of which Adam makes steps as long as of any gradient: training would not change
-    by them, but the running means would, which evaluation subtracts.
+    Batch normalisation subtracts it again, so its gradient is 0 except for rounding, from which
+    Adam would make steps of full length. They would not change training, but they would change the
+    running means, which evaluation subtracts.
     """
     if isinstance(norm, BatchNorm) and shift is not None:
         shift.requires_grad_(False)
 
 
 def make_norm(name: str, width: int) -> Norm | None:
-    """Return the normalisation called `name`, None for "none"."""
+    """Return the normalisation `name`, None for "none"."""
     kind = NORMS[name]
     return None if kind is None else kind(width)

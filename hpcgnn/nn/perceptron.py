@@ -1,4 +1,4 @@
-"""Perceptrons with layer normalisation, as networks on meshes are made of."""
+"""Perceptrons with layer normalisation, the parts of networks on meshes."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
@@ -11,10 +11,10 @@ from hpcgnn.nn.linear import Linear
 
 
 class Perceptron(nn.Module):
-    """Linear maps between `widths`, activations between them, at the end a layer norm if `normed`.
+    """Linear maps between `widths` with activations between them, then a layer norm if `normed`.
 
-    With `residual` the first of its inputs is added to the result. With `keeps` what the maps give
-    waits for the backward pass, and is not made again.
+    `residual` adds the first input to the result. `keeps` stores the outputs of the maps for the
+    backward pass instead of recomputing them.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Perceptron(nn.Module):
         self.residual, self.keeps = residual, keeps
 
     def chain(self, *before: ChainMap, residual: bool, widths: Sequence[int] = ()) -> Chain:
-        """Return the perceptron behind a map, or on inputs of some widths side by side."""
+        """Return the perceptron as a chain, after a map or on inputs of `widths` side by side."""
         linear = cast("Iterable[Linear]", self.maps)
         maps = [*before, *(ChainMap(layer.weight, layer.bias) for layer in linear)]
         if widths:
@@ -43,7 +43,7 @@ class Perceptron(nn.Module):
         return Chain(maps, self.activation, self.norm, residual)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return (rows, last width) for inputs (rows, any width), side by side the first width."""
+        """Return (rows, last width) for inputs (rows, any width); widths add up to the first."""
         widths = [rows.shape[1] for rows in inputs]
         return run_chain(
             self.chain(residual=self.residual, widths=widths), inputs, keeps=self.keeps

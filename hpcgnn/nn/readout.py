@@ -1,4 +1,4 @@
-"""Graph-level prediction: what a read-out makes of a graph's nodes, and a linear map of it.
+"""Graph-level prediction: a read-out of a graph's nodes followed by a linear map.
 
 Shape suffixes: N local nodes, G graphs that this rank owns, H width of the encoder.
 """
@@ -24,16 +24,16 @@ from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, drawn_from
 from hpcgnn.spmd import collective
 
 _PLACE = -2
-"""The place of the head's dropout: layers count from 0."""
+"""The place of the head's dropout in a key; those of layers are 0 and above."""
 
 
 class Readout(nn.Module, ABC):
-    """Makes a row of each graph of the rows of its nodes."""
+    """Reduces the rows of each graph's nodes to a row of the graph."""
 
     @abstractmethod
     @collective
     def forward(self, x_NH: Tensor, members: GraphMembers) -> Tensor:
-        """Return (G, H)."""
+        """Return the rows (G, H) of graphs."""
 
 
 class _Plain(Readout):
@@ -68,13 +68,13 @@ READOUTS: Mapping[str, Callable[[int], Readout]] = {
     "max": lambda _width: _Plain(max_of_graphs),
     "attention": AttentionReadout,
 }
-"""Read-outs of a width, by their names."""
+"""Names -> functions that make a read-out, given a width."""
 
 
 class GraphModel(EncoderModel):
     """An encoder of nodes, a read-out of its logits, and a linear map to logits of each graph.
 
-    `dropout` is the probability for the input of the linear map.
+    `dropout` is the dropout probability of the input of the linear map.
     """
 
     def __init__(self, encoder: NodeModel, readout: Readout, head: Linear, dropout: float) -> None:
@@ -102,7 +102,7 @@ def make_graph_model(
 ) -> GraphModel:
     """Return the model, equal on all ranks for equal arguments; `readout` is a name in `READOUTS`.
 
-    The weights behind the encoder are drawn of `seed`; torch's global generator is left as it was.
+    All weights after the encoder are drawn from `seed`; torch's global generator is not changed.
     """
     like = next(encoder.parameters())
     with drawn_from(seed):

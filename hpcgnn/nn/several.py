@@ -1,4 +1,4 @@
-"""Several heads on one encoder, whose logits are the embeddings that all of them read.
+"""Models with several heads on one encoder, whose logits are the embeddings that all heads read.
 
 Shape suffixes: N nodes, H width of the embeddings, C outputs.
 """
@@ -14,7 +14,7 @@ from hpcgnn.nn.model import EmbeddingModel, NodeModel
 
 
 class HeadedModel(EmbeddingModel):
-    """``W h + b`` of the embeddings h of an encoder: classes, labels or numbers of nodes."""
+    """``W h + b`` of an encoder's embeddings h, for classes, labels or numbers of nodes."""
 
     head = "map"
     map: Linear
@@ -26,7 +26,7 @@ class HeadedModel(EmbeddingModel):
 
 
 def make_headed_model(encoder: NodeModel, width: int, outputs: int, seed: int) -> HeadedModel:
-    """Return the model, equal on all ranks for equal arguments; the map is drawn of `seed`."""
+    """Return the model, equal on all ranks for equal arguments; the map is drawn from `seed`."""
     return HeadedModel.drawn(encoder, seed, lambda: Linear(width, outputs))
 
 
@@ -38,17 +38,17 @@ class SeveralModel(EmbeddingModel):
 
     def __init__(self, encoder: NodeModel, parts: Mapping[str, EmbeddingModel]) -> None:
         super().__init__(encoder)
-        # Under the names that they have there.
+        # Keep the heads' names in the part models.
         heads = {
             name: nn.ModuleDict({part.head: part.get_submodule(part.head)})
             for name, part in parts.items()
         }
         self.heads = nn.ModuleDict(heads)
-        # Not a module's attribute, which would count the encoder again for each.
+        # A mapping, not an attribute, lest the modules register the encoder again for each part.
         self.parts: Mapping[str, EmbeddingModel] = MappingProxyType({**parts})
 
     @staticmethod
     def weights_of(name: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of one of the models, by its own names, out of those of all."""
+        """Return the weights of part `name`, under its own names, from those of this model."""
         own = {key.removeprefix(f"heads.{name}."): value for key, value in weights.items()}
         return {key: value for key, value in own.items() if not key.startswith("heads.")}

@@ -1,10 +1,10 @@
-"""Clustering over ranks: nodes join neighbours, clusters become the nodes of a smaller graph.
+"""Distributed coarsening: nodes join clusters, which become the nodes of a smaller graph.
 
-Size-constrained clusters in the manner of label propagation (Meyerhenke, Sanders and Schulz,
-"Parallel graph partitioning for complex networks", IEEE TPDS 28, 2017), cut short after few
-members: in every round half of the nodes, chosen by a hash, request to join the cluster they are
-connected with most; the rank of the cluster's first node accepts as many as fit. What a full
-cluster refuses in the last round becomes clusters of its own: leaves of one hub belong together.
+Clusters are size-constrained as in label propagation (Meyerhenke, Sanders and Schulz, "Parallel
+graph partitioning for complex networks", IEEE TPDS 28, 2017), but limited to few members. In every
+round half of the nodes, chosen by a hash, request to join the cluster they are most connected to,
+and the rank of the cluster's first node accepts as many as fit. In the last round, nodes that a
+full cluster refuses form clusters among themselves, because leaves of one hub belong together.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,24 +34,24 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offset
 
 ROUNDS = 4
 MOST_JOINING = 3
-"""Nodes that may join another in one level; clusters that grow faster lose much in volume."""
+"""Nodes that may join a cluster in one level; faster growth costs much in volume."""
 
 HEAVIEST_EDGE = 2**20
-"""Weights above this are cut down to it, so that sums of them fit METIS's integers."""
+"""Larger edge weights are reduced to this, so that their sums fit METIS's integers."""
 
 _SLICES = 16
 
 Entries: TypeAlias = tuple[Array, Array]
-"""Keys and weights of entries, see `_added_up`."""
+"""Keys and weights of entries; see `_sum_entries`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Rows of a symmetric weighted graph without loops, and the plan that brings ghosts' data.
+    """Rows of a symmetric weighted graph without loops, and the plan that fetches ghosts' data.
 
-    `row_map` and `plan` say who owns which nodes; local columns are own nodes, then ghosts.
+    `row_map` gives the owners of nodes; local columns are own nodes, then the ghosts of `plan`.
     `indptr` (num_local + 1,) is int64, `columns` (entries,) int32 local, `edges` (entries,) int32
-    weights, 0 for loops, `weights` (num_local,) int64 of the nodes.
+    weights, 0 for loops, and `weights` (num_local,) the int64 weights of the nodes.
     """
 
     row_map: RowMap
@@ -63,13 +63,13 @@ class Level:
 
     @collective
     def with_ghosts(self, values: Array) -> Array:
-        """Return `values` (num_local,) with those of the ghosts behind them."""
+        """Return `values` (num_local,) followed by those of the ghosts."""
         ghosts = np.empty((self.plan.num_ghosts, 1), values.dtype)
         self.plan.start_forward(values[self.plan.send_rows][:, None], ghosts).wait()
         return np.concatenate([values, ghosts[:, 0]])
 
     def degrees(self) -> FloatArray:
-        """Return the sum of the weights at each own node, float64."""
+        """Return the sum of the edge weights at each own node, float64."""
         sums = np.zeros(self.row_map.num_local)
         for first, stop in row_blocks(self.indptr, step_entries(self.indptr)):
             bounds = self.indptr[first : stop + 1]
@@ -79,7 +79,7 @@ class Level:
 
     @collective
     def shares(self) -> Array:
-        """Return the reciprocals of the degrees, float64, with those of the ghosts behind them."""
+        """Return the reciprocals of the degrees, float64, followed by those of the ghosts."""
         with np.errstate(divide="ignore"):
             return self.with_ghosts(1 / self.degrees())
 
@@ -88,10 +88,11 @@ class Level:
 def finest_level(
     grid: ProcessGrid, rows: BlockRow, weights: Offsets, density: float, seed: int
 ) -> Level:
-    """Return a sample of the pattern of rows, with its transpose where it is not symmetric.
+    """Return a sample of the pattern of rows, united with its transpose if it is not symmetric.
 
-    An edge stays with chance min(1, density / degree + density / degree), of both its ends, and
-    weighs the reciprocal of it: the mean of every cut stays. With an infinite `density` all stay.
+    An edge is kept with probability min(1, density / degree + density / degree), with the degrees
+    of both ends, and is weighted by the reciprocal, so that the mean of every cut is preserved. An
+    infinite `density` keeps all edges.
     """
     row_map = rows.row_map
     row, column, edges = _sampled_rows(grid.layer, rows, density, seed)
@@ -101,7 +102,7 @@ def finest_level(
         return _level(grid, row_map, (indptr, column, edges), weights)
     sample = BlockRow(row_map, indptr, column, symmetric=False)
     slices = (_both_ways(sample, edges, number) for number in range(_SLICES))
-    return _level(grid, row_map, _added_up(grid.layer, row_map, slices), weights)
+    return _level(grid, row_map, _sum_entries(grid.layer, row_map, slices), weights)
 
 
 @collective
@@ -134,12 +135,12 @@ def _sampled_rows(
 
 
 def offsets_of(rows: LocalIndices, num_rows: int) -> Offsets:
-    """Return where the entries of each row begin, int64, of the increasing rows of entries."""
+    """Return the CSR offsets, int64, of entries with the given ascending rows."""
     return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))])
 
 
 def _both_ways(rows: BlockRow, edges: LocalIndices, number: int) -> Iterator[Entries]:
-    """Yield the non-zeros and their weights, and their reverses, whose rows are in a slice."""
+    """Yield the non-zeros and their reverses whose rows are in slice `number`, with weights."""
     row_map, first = rows.row_map, 0
     for row, column in rows.entries(step_entries(rows.indptr)):
         weights = edges[first : first + len(row)]
@@ -151,26 +152,26 @@ def _both_ways(rows: BlockRow, edges: LocalIndices, number: int) -> Iterator[Ent
 
 
 def step_entries(indptr: Offsets) -> int:
-    """Return how many entries to work on at a time: few beside those of a rank, yet thousands."""
+    """Return how many entries to process at a time: thousands, but a small part of a rank's."""
     return int(np.clip(indptr[-1] >> 5, 1 << 14, 1 << 18))
 
 
 def _slice_of(row_map: RowMap, rows: GlobalIndices) -> Array:
-    """Return the slice, of `_SLICES` equal ones of its owner's rows, that each row is in."""
+    """Return the slice of each row, where an owner's rows are divided into `_SLICES` equal ones."""
     owners = row_map.owner(rows)
     sizes = np.maximum(np.diff(row_map.starts), 1)
     return ((rows - row_map.starts[owners]) * _SLICES // sizes[owners]).astype(np.int8)
 
 
 @collective
-def _added_up(
+def _sum_entries(
     comm: Communicator, row_map: RowMap, slices: Iterable[Iterator[Entries]]
 ) -> tuple[Offsets, Array, LocalIndices]:
-    """Return CSR arrays with global columns of the entries of all ranks; equal ones are added up.
+    """Return CSR arrays with global columns of the entries of all ranks, with equal ones summed.
 
-    The key of an entry is its global row times the number of all rows, plus its column. A slice of
-    each rank's rows is gathered after the other, a step at a time: sorting takes several times the
-    memory of what is sorted.
+    The key of an entry is its global row times the number of all rows, plus its column. Slices of
+    the ranks' rows are gathered one after another, each in steps, because sorting takes several
+    times the memory of its input.
     """
     num_rows = max(row_map.num_rows, 1)
     kind = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
@@ -179,7 +180,7 @@ def _added_up(
     none: Entries = np.empty(0, np.int64), np.empty(0, np.int32)
     for steps in slices:
         arrived: list[tuple[Array, ...]] = [none]
-        # All ranks send equally often, some of them nothing at last.
+        # All ranks send equally often; some send nothing in the last steps.
         while not all_ranks(comm, (step := next(steps, None)) is None):
             keys, edges = none if step is None else _sums_by_key(*step)
             arrived.append(redistribute(comm, row_map.owner(keys // num_rows), keys, edges))
@@ -197,7 +198,7 @@ def _added_up(
 
 
 def _sums_by_key(keys: GlobalIndices, edges: LocalIndices) -> Entries:
-    """Return each key once, increasing, and the sum of its edges."""
+    """Return the distinct keys, ascending, and the sum of the edge weights of each."""
     order = np.argsort(keys)
     keys, edges = keys[order], edges[order]
     del order
@@ -215,14 +216,14 @@ def _level(
     entries: tuple[Offsets, Array, LocalIndices],
     weights: Offsets,
 ) -> Level:
-    """Return the level of CSR arrays with global columns; loops weigh nothing."""
+    """Return the level of CSR arrays with global columns; loops get weight 0."""
     indptr, columns, edges = entries
     names = distinct(columns, row_map.num_rows).astype(np.int64)
     local = row_map.is_local(names)
     ghosts = names[~local]
     ghost_numbers = row_map.num_local + np.cumsum(~local) - 1
     local_numbers = np.where(local, names - row_map.start, ghost_numbers).astype(np.int32)
-    # They take the place of the global ones where these are as wide.
+    # Overwrite the global columns if they are int32 too.
     numbers = numbered(
         names, local_numbers, columns, columns if columns.dtype == np.int32 else None
     )
@@ -236,31 +237,31 @@ def _level(
 
 
 def mixed(values: GlobalIndices, salt: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
-    """Return 64 random bits for each number, the same on every rank (SplitMix64)."""
+    """Return 64 pseudorandom bits for each number, the same on every rank (SplitMix64)."""
     step = np.uint64(salt * GOLDEN % 2**64)
     return split_mix((values.astype(np.uint64) + step) * np.uint64(GOLDEN))
 
 
 class _Clustering:
-    """The cluster of each node, named by its first node, while nodes join."""
+    """The clusters while nodes join; a cluster is identified by its first node, its leader."""
 
     def __init__(self, comm: Communicator, level: Level, max_weight: int, salt: int) -> None:
         self._comm, self._level, self._max_weight, self._salt = comm, level, max_weight, salt
         row_map = level.row_map
         self.leader = np.arange(row_map.start, row_map.stop)
         self._settled = np.zeros(row_map.num_local, bool)
-        # Of the clusters that own nodes lead.
+        # Weights and numbers of joined nodes of the clusters that own nodes lead.
         self._weight = level.weights.copy()
         self._joined = np.zeros(row_map.num_local, np.int64)
         self._share = level.shares()
 
     @collective
     def let_join(self, number: int, *, last: bool) -> None:
-        """Let half of the nodes ask to join a cluster, a round."""
+        """Do a round, in which half of the nodes ask to join a cluster."""
         level, row_map = self._level, self._level.row_map
         asks = (mixed(self.leader, self._salt + number) & np.uint64(1)).astype(bool)
         asks &= ~self._settled & (level.weights <= self._max_weight)
-        # A node that asks leads nothing this round; full clusters are asked in the last one only.
+        # A node that asks cannot accept others. Full clusters are asked in the last round only.
         full = (self._joined >= MOST_JOINING) | (self._weight >= self._max_weight)
         is_full = rows_of(self._comm, row_map, self.leader, full)
         leader = level.with_ghosts(self.leader)
@@ -280,7 +281,7 @@ class _Clustering:
 
     @collective
     def _answer(self, nodes: Offsets, target: GlobalIndices, *, last: bool) -> None:
-        """Let the owners of clusters decide who joins, and follow their answers."""
+        """Let the owners of clusters decide which nodes join, and apply their answers."""
         row_map, comm = self._level.row_map, self._comm
         origin = np.full(len(nodes), comm.rank, np.int32)
         arrived = redistribute(
@@ -311,7 +312,10 @@ class _Clustering:
 
 
 def _fits(groups: Array, weight: Offsets, room: Offsets, seats: Offsets) -> Array:
-    """Return who of each group, sorted and consecutive, fits into what is left for it."""
+    """Return a mask of the members that fit into the room and the seats left in their group.
+
+    Members of a group are consecutive, and are accepted in order.
+    """
     first = np.searchsorted(groups, groups)
     before = np.concatenate([[0], np.cumsum(weight)])
     num_taken = before[1:] - before[first]
@@ -323,7 +327,7 @@ def _fits(groups: Array, weight: Offsets, room: Offsets, seats: Offsets) -> Arra
 def _among_themselves(
     groups: Array, weight: Offsets, node: GlobalIndices, max_weight: int
 ) -> GlobalIndices:
-    """Return the first nodes of clusters of nodes of the same group; -1 for a node left alone."""
+    """Form clusters within groups; return each node's first node, -1 for nodes left alone."""
     position = np.arange(len(groups)) - np.searchsorted(groups, groups)
     begins = position % (MOST_JOINING + 1) == 0
     chunk = np.cumsum(begins) - 1
@@ -349,7 +353,7 @@ def cluster(comm: Communicator, level: Level, max_weight: int, salt: int) -> Glo
 def contract(grid: ProcessGrid, level: Level, leader: GlobalIndices) -> tuple[Level, GlobalIndices]:
     """Return the graph of the clusters, and the number of each own node's cluster in it.
 
-    Clusters are numbered by their first nodes, and stay with the ranks of these.
+    Clusters are numbered in the order of their first nodes and stay on the ranks of these.
     """
     comm, row_map = grid.layer, level.row_map
     leads = leader == np.arange(row_map.start, row_map.stop)
@@ -364,14 +368,14 @@ def contract(grid: ProcessGrid, level: Level, leader: GlobalIndices) -> tuple[Le
     weights = request.add_back(np.bincount(inverse, level.weights, len(names)).astype(np.int64))
     del names, inverse, request, number
     everywhere = level.with_ghosts(coarse)
-    # Rows of one cluster follow each other: what they have in common is added up before it is sent.
+    # Make rows of one cluster consecutive, so that common entries are summed before sending.
     by_cluster = np.argsort(coarse)
     slice_of = _slice_of(coarse_map, coarse[by_cluster])
     slices = (
         _coarse_entries(level, by_cluster[slice_of == number], everywhere, coarse_map.num_rows)
         for number in range(_SLICES)
     )
-    entries = _added_up(comm, coarse_map, slices)
+    entries = _sum_entries(comm, coarse_map, slices)
     del slices, slice_of, by_cluster, everywhere
     return _level(grid, coarse_map, entries, weights[leads]), coarse
 
@@ -379,7 +383,7 @@ def contract(grid: ProcessGrid, level: Level, leader: GlobalIndices) -> tuple[Le
 def _coarse_entries(
     level: Level, rows: GlobalIndices, everywhere: GlobalIndices, num_rows: int
 ) -> Iterator[Entries]:
-    """Yield the keys, see `_added_up`, and weights of the entries of some local rows."""
+    """Yield the keys, see `_sum_entries`, and weights of the entries of some local rows."""
     ends = np.concatenate([[0], np.cumsum(np.diff(level.indptr)[rows])])
     for first, stop in row_blocks(ends, step_entries(level.indptr)):
         chunk = rows[first:stop]

@@ -1,4 +1,4 @@
-"""The partitioning command: permute a store into K parts and say what they exchange."""
+"""The partitioning command: permute a store into K parts and report what they exchange."""
 
 import argparse
 import sys
@@ -38,11 +38,11 @@ from hpcgnn.typing import LocalIndices, Offsets
 BALANCED = ("metis", "volume", "streaming")
 
 VOLUME_OPTIONS = ("objective", "preset", "candidates", "threads", "time_limit")
-"""The options of ``--method volume`` that are those of `VolumeOptions`."""
+"""The options of ``--method volume`` that are fields of `VolumeOptions`."""
 
 
 def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
-    """Partition, measure, write, print; return the exit status."""
+    """Partition, measure, write and print; return the exit status."""
     ranks = RankGroup.of(comm)
     with ranks.agree():
         if ranks.rank == 0:
@@ -72,14 +72,14 @@ def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
 
 
 def by_first_rank(ranks: RankGroup, store: GraphStore, options: argparse.Namespace) -> Partitioned:
-    """Partition the whole graph on the first rank; InputError where options contradict."""
-    # The other ranks wait for a method that tells nothing while it works.
+    """Partition the whole graph on the first rank; InputError if options contradict."""
+    # The other ranks wait while partitioners run, which report no progress.
     watchdog.set_limit(0)
 
     def partition() -> tuple[LocalIndices, Offsets, dict[str, Any]]:
         partitioner = choose(options, store)
         report("reading the pattern")
-        # A copy would have checksums of its own, which say nothing about the original's.
+        # Check the original, because the copy gets new checksums.
         store.verify()
         if partitioner is None:
             return by_streaming(store, options)
@@ -103,7 +103,7 @@ def by_first_rank(ranks: RankGroup, store: GraphStore, options: argparse.Namespa
 def by_streaming(
     store: GraphStore, options: argparse.Namespace
 ) -> tuple[LocalIndices, Offsets, dict[str, Any]]:
-    """Return the parts, their work and the metrics; edges are read pass by pass."""
+    """Return the parts, their work and the metrics; the edges are read anew in every pass."""
     relations, scratch = choose_relations(store, options.relations), options.output.parent
     graph = StreamedGraph(store, relations, options.undirected, scratch)
     began = time.perf_counter()
@@ -115,23 +115,23 @@ def by_streaming(
 
 
 def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner | None:
-    """Return the partitioner that the options name; raise InputError where they contradict.
+    """Return the partitioner that the options name; raise InputError if they contradict.
 
-    None for ``streaming`` and ``rcb``, which have no whole graph. Sets the number of parts where
-    the options leave it to parts that exist.
+    Returns None for ``streaming`` and ``rcb``, which do not load the whole graph. Sets
+    `options.parts` from existing parts if it is None.
     """
-    exist = None
+    existing = None
     if options.method.startswith(FROM_FILE):
-        exist = in_order_of(store, Path(options.method.removeprefix(FROM_FILE)))
+        existing = in_order_of(store, Path(options.method.removeprefix(FROM_FILE)))
     elif options.refine == Path(PRESENT):
         sizes = np.diff(store.row_starts)
-        exist = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        existing = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     elif options.refine is not None:
-        exist = read_parts(options.refine)
+        existing = read_parts(options.refine)
     if options.parts is None:
-        if exist is None or options.refine not in (None, Path(PRESENT)):
-            raise InputError("--parts K is missing: into how many parts?")
-        options.parts = int(exist.max(initial=0)) + 1
+        if existing is None or options.refine not in (None, Path(PRESENT)):
+            raise InputError("--parts K is missing: give the number of parts")
+        options.parts = int(existing.max(initial=0)) + 1
     if not 1 <= options.parts < 2**31:
         raise InputError(f"--parts {options.parts}: give at least 1 and below 2**31 parts")
     if options.imbalance is not None and options.method not in BALANCED:
@@ -143,7 +143,7 @@ def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner | None
         raise InputError(
             f"--parts {options.parts}: --method volume makes at most {MAX_PARTS}; use metis"
         )
-    if exist is None and options.parts > max(1, store.num_nodes):
+    if existing is None and options.parts > max(1, store.num_nodes):
         raise InputError(
             f"--parts {options.parts}: {options.store} has {store.num_nodes} nodes, and some parts "
             "would have none"
@@ -153,15 +153,15 @@ def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner | None
         return volume_balanced(
             imbalance=imbalance,
             seed=options.seed,
-            initial=exist,
+            initial=existing,
             report=lambda text, seconds: report(f"{seconds:8.1f} s  {text}"),
             **{name: value for name, value in volume.items() if value is not None},
         )
     refuse_volume_options(options)
     if options.method in ("streaming", "rcb"):
         return None
-    if exist is not None:
-        return given(exist)
+    if existing is not None:
+        return given(existing)
     if options.method == "metis":
         return metis(options.seed, imbalance)
     return random(options.seed) if options.method == "random" else block()
@@ -176,14 +176,14 @@ def refuse_volume_options(options: argparse.Namespace) -> None:
 
 
 def in_order_of(store: GraphStore, path: Path) -> LocalIndices:
-    """Return the parts (n,) of a store's nodes from a file in the order of original ids."""
+    """Return the parts (n,) of a store's nodes from a file that is in the order of original ids."""
     numbers = read_parts(path)
     ids = store.read_original_id(0, store.num_nodes)
     order = np.argsort(ids, kind="stable")
     if len(numbers) != len(ids):
         raise InputError(
-            f"{path}: has {len(numbers):,} part numbers, one for each of {store.path}'s "
-            f"{len(ids):,} nodes is needed"
+            f"{path}: has {len(numbers):,} part numbers; give one for each of {store.path}'s "
+            f"{len(ids):,} nodes"
         )
     if (np.diff(ids[order]) == 0).any():
         raise InputError(f"{store.path}: nodes of several types share original ids; use --refine")
@@ -193,7 +193,7 @@ def in_order_of(store: GraphStore, path: Path) -> LocalIndices:
 
 
 def read_parts(path: Path) -> LocalIndices:
-    """Read part numbers int32[n] from .npy, or from text with one a line; raises InputError."""
+    """Read part numbers int32[n] from a .npy file, or from text with one on each line."""
     try:
         text = path.suffix != ".npy"
         numbers = np.array(path.read_text().split(), np.int64) if text else np.load(path)
@@ -208,7 +208,7 @@ def read_parts(path: Path) -> LocalIndices:
 
 
 def provenance(store: GraphStore) -> dict[str, Any]:
-    """Return the provenance of the output: this command, and what the input had."""
+    """Return the provenance of the output: this command, and the provenance of the input."""
     return {"command": ["hpcgnn.partition", *sys.argv[1:]], "input": store.provenance}
 
 

@@ -1,9 +1,8 @@
-"""Partitioning by volume on many ranks, each of which keeps its share of the graph only.
+"""Partitioning by volume on many ranks, each of which holds only its share of the graph.
 
-Clusters of neighbours, found and contracted over the ranks (`coarsening`), give a small graph of
-which METIS makes the first parts (`initial`). Then groups of parts meet on ranks, which refine them
-side by side with the serial library's V-cycle (`groups`), other groups in every round
-(`refinement`).
+Distributed coarsening (`coarsening`) gives a small graph, which METIS partitions (`initial`). Then
+every rank gets a group of parts and refines them with the serial library's V-cycle (`groups`), all
+ranks at the same time, with different groups in every round (`refinement`).
 """
 
 import argparse
@@ -40,12 +39,12 @@ from hpcgnn.storage.by_ranks import verify_by_ranks
 from hpcgnn.typing import LocalIndices, Offsets
 
 ONE_PROCESS = ("candidates", "threads", "time_limit")
-"""Options of ``--method volume`` that only one process has."""
+"""Options of ``--method volume`` that only a single process supports."""
 
 
 @collective
 def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namespace) -> Partitioned:
-    """Partition by volume as the options say; CollectiveInputError where many ranks cannot."""
+    """Partition by volume; CollectiveInputError for options that many ranks do not support."""
     return_freed_arrays()
     tell = report if comm.rank == 0 else lambda _: None
     with ProcessGrid(comm) as grid:
@@ -57,7 +56,7 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
         row_map, lengths = rows.row_map, np.diff(rows.indptr)
         began = time.perf_counter()
         pins, part = _start(grid, store, rows, terms, options, tell)
-        # Refinement needs the memory.
+        # Free the memory for refinement.
         del rows
         best = refine(grid.layer, pins, part, terms, tell)
         seconds = time.perf_counter() - began
@@ -71,7 +70,7 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
 
 
 def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:
-    """Return what the options ask for; raise InputError where many ranks cannot do it."""
+    """Return the options as `Terms`; raise InputError for what many ranks do not support."""
     for name in ONE_PROCESS:
         if getattr(options, name) is not None:
             flag = "--" + name.replace("_", "-")
@@ -84,7 +83,7 @@ def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:
         if parts < store.num_parts:
             raise InputError(f"--parts {parts}: {options.store} has {store.num_parts} parts")
     if parts is None:
-        raise InputError("--parts K is missing: into how many parts?")
+        raise InputError("--parts K is missing: give the number of parts")
     if not 1 <= parts <= min(MAX_PARTS, store.num_nodes):
         raise InputError(
             f"--parts {parts}: --method volume makes 1 to {MAX_PARTS} parts on many ranks, and not "
@@ -128,9 +127,9 @@ def _fetch_counts(comm: Communicator, rows: BlockRow, best: Found, num_parts: in
 def _metrics(
     comm: Communicator, lengths: Offsets, counts: Counts, part: LocalIndices
 ) -> VolumeMetrics:
-    """Return what `hpcgnn.partition.measure` counts, which is the aware exchange.
+    """Return the metrics of `hpcgnn.partition.measure`, which are those of the aware exchange.
 
-    `lengths` (num_local,) int64 are the non-zeros of this rank's rows.
+    `lengths` (num_local,) int64 are the numbers of non-zeros of this rank's rows.
     """
     num_parts = len(counts.loads)
     work, heaviest = work_of(lengths, part, num_parts)

@@ -1,8 +1,8 @@
-"""The share of a rank: all nodes of some of the parts, and what their nets exchange.
+"""The share of a rank in refinement: all nodes of a group of parts, with their nets.
 
-A group of parts lies on one rank with all its nodes, so that the rank knows of every net how many
-of its pins lie in each part of the group, and moves nodes among these parts with the exact change
-of their loads. Sums of what the groups count are the loads of all parts, exactly.
+A group of parts is on one rank with all its nodes. So the rank knows how many pins of every net are
+in each part of the group, and can compute the exact change of loads when nodes move between these
+parts. The sums of the groups' counts are exactly the loads of all parts.
 """
 
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What a partition exchanges and weighs, counted over all ranks.
+    """The communication and the weights of a partition, counted over all ranks.
 
-    `loads` (K, 2) int64 are the rows that each part sends and receives, `work` and `heaviest` (K,)
-    int64 its weight and that of its heaviest node. `readers` (num_local, kinds) int32 tells of the
-    nets of this rank's nodes how many parts hold a pin. `nearest` and `nearest_nets` (K, nearest)
-    int32, int64 are the parts that own most of the nets with a pin in each part, and how many nets;
-    -1 and 0 where there are fewer. `cut_pins` are pins of fetch nets outside of their owner's part,
-    `max_pair_rows` the most rows from one part to another.
+    `loads` (K, 2) int64 are the rows that each part sends and receives; `work` and `heaviest` (K,)
+    int64 are its weight and that of its heaviest node. `readers` (num_local, kinds) int32 is the
+    number of parts with a pin of each net of this rank's nodes. `nearest` (K, nearest) int32 are
+    the parts that own most of the nets with a pin in each part, and `nearest_nets`, int64, the
+    number of these nets; -1 and 0 if there are fewer parts. `cut_pins` is the number of pins of
+    fetch nets outside of their owner's part, `max_pair_rows` the most rows between two parts.
     """
 
     loads: Array
@@ -49,7 +49,7 @@ class Counts:
     max_pair_rows: int
 
     def excess(self, imbalance: float) -> int:
-        """Return the weight above the limits of all parts together."""
+        """Return the sum over parts of the weight above the limit."""
         average = self.work.sum() / len(self.work)
         limit = ((1 + imbalance) * np.maximum(average, self.heaviest)).astype(np.int64)
         return int(np.maximum(self.work - limit, 0).sum())
@@ -57,14 +57,14 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class _Named:
-    """Names of packed numbers, looked up some at a time."""
+    """Net names stored as packed numbers, unpacked a few at a time."""
 
     packed: Array
     names: Array
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the names."""
+        """Dtype of the names."""
         return self.names.dtype
 
     def __getitem__(self, positions: GlobalIndices) -> Array:
@@ -74,9 +74,9 @@ class _Named:
 class GroupShare:
     """The parts of this rank's group.
 
-    `pins` are the nets of the nodes that this rank keeps, `part` (num_local,) int32 the part of
-    each; `group` (K,) int32 is the rank that gets each part. The nets leave `pins`, as there is no
-    memory for them twice, until `return_nets`.
+    `pins` are the nets of the nodes that this rank owns, `part` (num_local,) int32 the part of each
+    node, and `group` (K,) int32 the rank that gets each part. The nets are moved out of `pins`,
+    since memory does not suffice for two copies, until `return_nets`.
     """
 
     @collective
@@ -91,7 +91,7 @@ class GroupShare:
         self.num_own = int(np.count_nonzero(group == comm.rank))
         self._number = np.empty(len(group), np.int32)
         self._number[self.parts] = np.arange(len(group), dtype=np.int32)
-        # Nodes without an edge neither weigh nor exchange anything.
+        # Nodes without an edge have no weight and no traffic, so they are not sent.
         owners = np.where(pins.weights > 0, group[part], -1).astype(np.int32)
         sent = np.flatnonzero(owners >= 0)
         self._order = sent[np.argsort(owners[sent], kind="stable")].astype(np.int32)
@@ -102,14 +102,14 @@ class GroupShare:
         self._indptr, nets = redistribute_lists(comm, owners, pins.begins, pins.nets, pins.lengths)
         pins.nets = pins.nets[:0].copy()
         self._names = names = distinct(nets, pins.net_map.num_rows)
-        place = nets if nets.dtype == np.int32 else None
-        numbers = numbered(names, np.arange(len(names), dtype=np.int32), nets, place)
-        del nets, place
+        out = nets if nets.dtype == np.int32 else None
+        numbers = numbered(names, np.arange(len(names), dtype=np.int32), nets, out)
+        del nets, out
         self._nets = _volpart.pack(numbers, len(names))
         del numbers
         owner, kind = np.divmod(names, pins.kinds)
         self._push = kind.astype(np.uint8)
-        # Ranks send their nodes in order, and the ranks' nodes follow each other.
+        # `nodes` ascend: each rank sends its nodes in order, and ranks own consecutive ranges.
         position = np.searchsorted(self.nodes, owner)
         owned = np.zeros(len(position), bool)
         inside = position < len(self.nodes)
@@ -121,7 +121,7 @@ class GroupShare:
 
     @collective
     def _arrays(self, part: LocalIndices) -> tuple[Any, ...]:
-        """Return what the library is handed, with owners outside where `part` has them."""
+        """Return the arguments of the native library; `part` gives the parts of other owners."""
         owner_part = self._of_nets.rows(np.repeat(part, self._pins.kinds))
         outside = len(self.nodes) + self._number[owner_part] - self.num_own
         net_owner = np.where(self._position >= 0, self._position, outside).astype(np.int32)
@@ -138,13 +138,13 @@ class GroupShare:
 
     @collective
     def return_nets(self) -> None:
-        """Give the nets back to the ranks that keep their nodes; this share has none any more."""
+        """Return the nets to the ranks that own their nodes; this share then has none."""
         pins = self._pins
         owners = pins.row_map.owner(self.nodes)
         nets = _Named(self._nets, self._names)
         del self._nets
         indptr, pins.nets = redistribute_lists(self._comm, owners, self._indptr, nets)
-        # They come rank by rank, those of each in the order in which it got them.
+        # Nets arrive in rank order, those of each rank in the order in which it got them.
         pins.begins = pins.begins.copy()
         pins.begins[self._order] = indptr[:-1]
 
@@ -167,7 +167,7 @@ class GroupShare:
         return _volpart.count_share(arrays)
 
     def _per_node(self, per_net: Array) -> Array:
-        """Return (n, kinds) of the share's own nets; a net without a pin in the share has 0."""
+        """Arrange counts of nets as (n, kinds) by the share's nodes; 0 without a pin in it."""
         counts = np.zeros((len(self.nodes), self._pins.kinds), np.int64)
         owned = np.flatnonzero(self._position >= 0)
         counts[self._position[owned], self._push[owned]] = per_net[owned]
@@ -175,7 +175,7 @@ class GroupShare:
 
     @collective
     def count(self, part: LocalIndices) -> Counts:
-        """Count everything from the pins, where the nodes that this rank keeps are in parts `part`.
+        """Count everything from the pins; `part` are the parts of the nodes that this rank owns.
 
         Nodes of the share must be in parts of the share.
         """
@@ -183,7 +183,7 @@ class GroupShare:
         readers = self._of_nets.add_back(counts["parts"]).reshape(-1, self._pins.kinds)
         sent = self._of_nodes.rows(readers) - self._per_node(counts["owner_holds"])
         num_parts = len(self._number)
-        # Send, receive, work; then of the heaviest node.
+        # Rows sent, rows received, and work of each part.
         sums = np.zeros((3, num_parts), np.int64)
         np.add.at(sums[0], self.part, sent[:, 0])
         if self._pins.kinds == 2:
@@ -225,7 +225,7 @@ class GroupShare:
 
     @collective
     def receive_bound(self, average: float, imbalance: float) -> int:
-        """Return the rows that the busiest receiver gets in every partition."""
+        """Return a lower bound of the busiest receiver's rows that holds for every partition."""
         weights = self._of_nets.rows(np.repeat(self._pins.weights, self._pins.kinds))
         bound = np.zeros(1, np.int64)
         if not self._is_empty:
@@ -245,12 +245,11 @@ class GroupShare:
         seed: int,
         cycle: tuple[int, int],
     ) -> None:
-        """Move nodes among the parts of the share, all ranks at once.
+        """Move nodes among the parts of the share, on all ranks at the same time.
 
-        `part` and `counts` are the present parts of the nodes that this rank keeps, and what they
-        exchange; `options` objective, preset and imbalance; `bound` what `receive_bound` returns,
-        or 0 where receiving is not priced; `cycle` the number of this refinement, from 0, and their
-        count.
+        `part` are the present parts of the nodes that this rank owns, with their `counts`;
+        `options` are objective, preset and imbalance; `bound` is that of `receive_bound`, or 0 if
+        receiving has no price; `cycle` is the number of this refinement, from 0, and their count.
         """
         arrays = self._arrays(part)
         own_counts = self._count(arrays)
@@ -261,8 +260,8 @@ class GroupShare:
         last = np.zeros(2 * len(self._number) + 1, np.int64)
 
         def over_ranks(values: Array) -> Array:
-            # By global numbers of parts: each share counts its own first. The last number counts
-            # ranks that have ended, which keep on adding what they have until all have.
+            # Order by global part numbers, as each share numbers its own parts first. The last
+            # number counts finished ranks, which keep taking part until all have finished.
             watchdog.beat()
             last[:-1].reshape(-1, 2)[self.parts] = values.reshape(-1, 2)
             total = last.copy()
@@ -289,7 +288,7 @@ class GroupShare:
 
     @collective
     def bring_home(self, part: LocalIndices) -> LocalIndices:
-        """Return `part` with the parts of the share's nodes where they are kept."""
+        """Send the parts of the share's nodes to their owners; return `part` updated."""
         row_map = self._pins.row_map
         owners = row_map.owner(self.nodes)
         labels = self.parts[self.part].astype(np.int32)

@@ -1,4 +1,4 @@
-"""The first partition: METIS on a small graph of clusters, on several ranks with other seeds."""
+"""The initial partition: METIS on a small graph of clusters, on several ranks with other seeds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +25,13 @@ EDGES_PER_PART = 1 << 7
 SKETCH_SHARE = 8
 SMALLEST_SKETCHES = (1 << 16, 1 << 18)
 MOST_EDGES_PER_PART = 1 << 15
-"""Of small graphs a sketch has half as many edges as a rank, between these, and so needs no more
-memory than the rounds; of large ones a `SKETCH_SHARE`-th, up to so many for each part."""
+"""A sketch of a small graph has half a rank's edges, within `SMALLEST_SKETCHES`, and so takes no
+more memory than refinement; of a large one a `SKETCH_SHARE`-th, up to this for each part."""
 EDGES_PER_CLUSTER = 8
 DENSITY = 8.0
-"""Edges that a node keeps for clustering; it also keeps those that its neighbours do."""
+"""Mean number of edges that a node keeps for clustering, beside those its neighbours keep."""
 MOST_STARTS = 4
-"""METIS runs on at most so many ranks; the best of more is hardly better."""
+"""Most ranks that run METIS; the best of more runs is hardly better."""
 
 _MOST_LEVELS = 30
 _LEAST_SHRINK = 1.1
@@ -41,9 +41,9 @@ _LEAST_SHRINK = 1.1
 def first_parts(
     grid: ProcessGrid, rows: BlockRow, weights: Offsets, num_parts: int, seed: int, imbalance: float
 ) -> LocalIndices:
-    """Return the part, int32, of each of this rank's nodes; about balanced, with a small cut.
+    """Return the part, int32, of each of this rank's nodes: about balanced, with a small cut.
 
-    Nodes without an edge are dealt out evenly.
+    Nodes without an edge are distributed evenly.
     """
     comm = grid.layer
     entries, total = _sums(comm, len(rows.columns), int(weights.sum()))
@@ -68,11 +68,11 @@ def first_parts(
         if _sums(comm, np.count_nonzero(level.weights))[0] * _LEAST_SHRINK > left:
             break
     coarsest, sketch = level.row_map, _sketch(grid, level, most, seed)
-    # METIS needs the memory.
+    # Free the memory for METIS.
     del level
     part = _cut(comm, sketch, coarsest.num_local, (num_parts, seed, imbalance))
     labels = rows_of(comm, coarsest, number, part)
-    # Nodes that weigh nothing.
+    # Nodes without an edge.
     unplaced = np.flatnonzero(weights == 0)
     before = int(exclusive_sum(comm, np.array([len(unplaced)], np.int64))[0])
     labels[unplaced] = (before + np.arange(len(unplaced))) % num_parts
@@ -81,20 +81,20 @@ def first_parts(
 
 @collective
 def _sums(comm: Communicator, *numbers: int | np.signedinteger[Any]) -> list[int]:
-    return [int(comm.allreduce(int(number_here))) for number_here in numbers]
+    return [int(comm.allreduce(int(number))) for number in numbers]
 
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """A sample of the edges of a level, and what each rank needs to find itself in it.
+    """A sample of the edges of a level, and the position of a rank's nodes in it.
 
-    It has `num_nodes` nodes: those that weigh something, in the order of the level; `mine` (n,)
-    int64 are own nodes of the level among them, and `first` is the number of the first. `graph` are
-    offsets, columns and weights of edges, weights of nodes; None on ranks without METIS.
+    Its `num_nodes` nodes are those of the level with a positive weight, in order; `own` (n,) int64
+    are local nodes of the level among them, numbered from `first` on. `graph` are offsets, columns
+    and weights of edges, and weights of nodes; None on ranks that do not run METIS.
     """
 
     num_nodes: int
-    mine: GlobalIndices
+    own: GlobalIndices
     first: int
     graph: tuple[Offsets, LocalIndices, LocalIndices, Offsets] | None
 
@@ -102,7 +102,7 @@ class Sketch:
 @collective
 def _sketch(grid: ProcessGrid, level: Level, most: int, seed: int) -> Sketch:
     comm = grid.layer
-    # Nodes that weigh nothing have no edges, and METIS does not need them.
+    # Nodes without weight have no edges, so METIS need not place them.
     weighted = np.flatnonzero(level.weights > 0)
     first = int(exclusive_sum(comm, np.array([len(weighted)], np.int64))[0])
     number = np.full(level.row_map.num_local, -1, np.int32)
@@ -114,7 +114,7 @@ def _sketch(grid: ProcessGrid, level: Level, most: int, seed: int) -> Sketch:
     del rows, columns, edges, everywhere
     graph = None
     for root in range(min(comm.size, MOST_STARTS)):
-        # The root alone gets lists, of the arrays of all ranks.
+        # Only the root gets lists with the arrays of all ranks.
         gathered = [comm.gather(array, root=root) for array in arrays]
         if comm.rank == root:
             counts, columns, edges, weights = (np.concatenate(pieces or []) for pieces in gathered)
@@ -138,7 +138,7 @@ def _cut(
     prices = comm.allgather(cheapest[0])
     best = comm.bcast(cheapest[1], root=int(np.argmin(prices)))
     part = np.zeros(num_local, np.int32)
-    part[sketch.mine] = best[sketch.first : sketch.first + len(sketch.mine)]
+    part[sketch.own] = best[sketch.first : sketch.first + len(sketch.own)]
     return part
 
 
@@ -148,9 +148,9 @@ def _best_of(
     seed: int,
     imbalance: float,
 ) -> tuple[float, LocalIndices]:
-    """Return METIS's parts, and the busiest one's cut edges and half of the average.
+    """Return METIS's parts with their price: cut edges of the busiest part plus half the average.
 
-    That is what refinement compares.
+    Refinement compares the same price.
     """
     indptr, columns, edges, _ = graph
     part: LocalIndices = weighted_metis(
@@ -166,9 +166,9 @@ def _best_of(
 def _sample(grid: ProcessGrid, level: Level, most: int, seed: int) -> tuple[Array, Array, Array]:
     """Return rows, columns (local) and weights of about `most` edges, over all ranks.
 
-    An edge stays with a chance in proportion to its weight times the sum of the reciprocal degrees
-    of its ends, and its weight is divided by that: the mean of every cut stays, and nodes with few
-    edges keep them. Both directions of an edge stay or go together.
+    An edge is kept with a probability proportional to its weight times the sum of the reciprocal
+    degrees of its ends, and its weight is divided by that. So the mean of every cut is preserved
+    and nodes with few edges keep them. Both directions of an edge are kept or dropped together.
     """
     row_map = level.row_map
     stored, nodes = _sums(

@@ -16,13 +16,13 @@ MetisObjective: TypeAlias = Literal["cut", "volume"]
 def metis(seed: int = 0, imbalance: float = 0.05, objective: MetisObjective = "cut") -> Partitioner:
     """Return a partitioner that minimises METIS's objective under a balance of work.
 
-    The pattern is symmetrised without its diagonal; an edge stored both ways weighs two. A node
-    weighs its row's non-zeros (an empty row: 1). `seed` of METIS's own random numbers is below
-    2**31; `imbalance` is the work of the heaviest part over the average, minus one, that METIS may
-    allow. The objective cut counts edges between parts, volume rows that parts exchange in all,
-    which takes METIS minutes where nodes have hundreds of neighbours.
+    The pattern is symmetrised without its diagonal; an edge stored both ways has weight two. A
+    node's weight is its row's number of non-zeros (1 for an empty row). `seed` is for METIS's own
+    random numbers, below 2**31. `imbalance` is the largest allowed work of a part over the average,
+    minus one. The objective ``cut`` counts edges between parts; ``volume`` counts all rows that
+    parts exchange, which takes METIS minutes if nodes have hundreds of neighbours.
 
-    Raises InputError where the graph is too large for the index type that pymetis was built with.
+    Raises InputError if the graph is too large for the index type that pymetis was built with.
     """
     if not imbalance > 0:
         raise InputError(f"imbalance is {imbalance}: METIS needs a value above 0, such as 0.05")
@@ -31,7 +31,7 @@ def metis(seed: int = 0, imbalance: float = 0.05, objective: MetisObjective = "c
 
     def partition(graph: CSRGraph, num_parts: int) -> Partition:
         if num_parts == 1 or graph.num_nodes <= num_parts:
-            # METIS may not be asked for more parts than nodes: every node is a part then.
+            # METIS does not accept more parts than nodes; give every node its own part.
             part = np.arange(graph.num_nodes) % num_parts
             return Partition(part.astype(np.int32), num_parts)
         both = _symmetrised(graph)
@@ -51,14 +51,14 @@ def weighted_metis(
     """Return METIS's parts, int32[n], of a symmetric graph without loops.
 
     `weighted` is (offsets, neighbours, edge weights, node weights); parameters and errors are those
-    of `metis`. Node weights whose sum is more than half of what METIS counts to are scaled down.
+    of `metis`. Node weights are scaled down if their sum exceeds half of METIS's largest integer.
     """
     _, neighbours, edge_weights, node_weights = weighted
     index = pymetis.zero_copy_dtype()
     limit = int(np.iinfo(index).max)
     if neighbours.size > limit:
         raise InputError(
-            f"metis: {neighbours.size} symmetrised non-zeros pass the limit {limit} of this "
+            f"metis: {neighbours.size} symmetrised non-zeros exceed the limit {limit} of this "
             f"pymetis ({index} indices); use --method volume, block or random, or a pymetis built "
             "with 64-bit indices"
         )
@@ -80,7 +80,7 @@ def weighted_metis(
 def _symmetrised(graph: CSRGraph) -> Any:
     pattern = graph.to_scipy().astype(np.int8)
     both = (pattern + pattern.T).tocsr()
-    # A sparse difference stores no zeros, so this takes the diagonal out of the pattern too.
+    # A sparse difference stores no zeros, so this removes the diagonal from the pattern.
     both = (both - sparse.diags_array(both.diagonal(), dtype=np.int8)).tocsr()
     both.sort_indices()
     return both

@@ -1,4 +1,4 @@
-"""Exact communication volume of a partition, in rows an aggregation, counted serially."""
+"""Exact communication volume of a partition in rows per aggregation, counted serially."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ EXCHANGES: tuple[Exchange, ...] = ("aware", "push", "joint")
 
 @dataclass(frozen=True)
 class VolumeMetrics:
-    """What the parts exchange in one forward aggregation, one rank a part, fetching rows.
+    """The rows exchanged in one forward aggregation by fetching, with one rank for each part.
 
-    Row j is sent once to every other part that has a non-zero in column j. `edge_cut` are non-zeros
-    whose row and column lie in different parts (an undirected edge counts twice). Rows are those
-    sent by all parts, by the busiest sender, to the busiest receiver, and between the busiest
-    ordered pair. `imbalance` is the maximum over the parts of non-zeros / max(average, heaviest row
-    of the part) - 1.
+    Row j is sent once to every other part that has a non-zero in column j. `edge_cut` is the number
+    of non-zeros whose row and column are in different parts (an undirected edge counts twice). Rows
+    are counted in total and for the busiest sender, receiver and ordered pair. `imbalance` is the
+    maximum over parts of non-zeros / max(average, heaviest row of the part) - 1.
     """
 
     edge_cut: int
@@ -37,7 +36,7 @@ class VolumeMetrics:
 
 
 class _Traffic:
-    """Counts the rows that parts receive, one receiver after the other."""
+    """Counts the rows that parts receive, one receiver after another."""
 
     def __init__(self, num_parts: int) -> None:
         self.send = np.zeros(num_parts, np.int64)
@@ -64,7 +63,7 @@ def _check_parts(graph: CSRGraph, part: LocalIndices, num_parts: int) -> Partiti
 def _rows_by_part(
     graph: CSRGraph, order: Offsets, starts: Offsets
 ) -> Iterator[tuple[int, Offsets, Array]]:
-    """Yield each part, its rows, and their columns one row after the other."""
+    """Yield each part, its rows, and the columns of these rows in order."""
     for part in range(starts.size - 1):
         rows = order[starts[part] : starts[part + 1]]
         yield part, rows, graph.indices[row_positions(graph.indptr, rows)]
@@ -81,7 +80,7 @@ def measure(graph: CSRGraph, row_part: LocalIndices, num_parts: int) -> VolumeMe
     order, starts = partition.permutation(), partition.row_starts()
     for part, _, columns in _rows_by_part(graph, order, starts):
         outside = columns[row_part[columns] != part]
-        # A row goes to a part once, however many of the part's rows read it.
+        # A row is sent to a part once, however many of the part's rows read it.
         ghosts = np.unique(outside)
         traffic.receive(np.bincount(row_part[ghosts], minlength=num_parts))
         edge_cut += outside.size
@@ -97,8 +96,8 @@ def measure(graph: CSRGraph, row_part: LocalIndices, num_parts: int) -> VolumeMe
 
 
 def work_of(row_lengths: Offsets, row_part: LocalIndices, num_parts: int) -> Array:
-    """Return (2, K) int64 the non-zeros of each part, and of its heaviest row."""
-    # Not bincount with weights: float64 sums would lose counts above 2**53.
+    """Return (2, K) int64 the non-zeros of each part, and those of its heaviest row."""
+    # `bincount` with weights sums in float64, which is inexact above 2**53.
     work, heaviest = result = np.zeros((2, num_parts), np.int64)
     np.add.at(work, row_part, row_lengths)
     np.maximum.at(heaviest, row_part, row_lengths)
@@ -106,7 +105,7 @@ def work_of(row_lengths: Offsets, row_part: LocalIndices, num_parts: int) -> Arr
 
 
 def imbalance_of(work: Offsets, heaviest: Offsets) -> float:
-    """Return the work of the worst part over what no partition could avoid, minus one."""
+    """Return the maximum over parts of work over the least that is possible, minus one."""
     total = int(work.sum())
     least = np.maximum(total / len(work), heaviest)
     return float(np.max(work / least) - 1) if total else 0.0
@@ -120,22 +119,22 @@ def exchange_volume(
     *,
     threads: int = 0,
 ) -> dict[str, int]:
-    """Return the rows that `exchange` moves in one forward aggregation, one rank a part.
+    """Return the rows that `exchange` moves in one forward aggregation, with one rank per part.
 
-    Let p own the rows and q the columns of a block. ``aware`` fetches every non-empty column of it
-    from q; ``push`` has q multiply the block and send a partial sum for every non-empty row;
-    ``joint`` takes a minimum vertex cover of the block, fetching its columns and having the entries
-    of its rows pushed. Fetched rows and pushed partial sums both travel from q to p and are equally
-    wide, so q sends p as many rows as the cover has members. A backward aggregation moves the same
-    rows the other way.
+    Let p own the rows and q the columns of a block. With ``aware``, p fetches every non-empty
+    column of it from q. With ``push``, q multiplies the block and sends a partial sum for every
+    non-empty row. With ``joint``, p fetches the columns of a minimum vertex cover of the block, and
+    the entries in the cover's rows are pushed. Fetched rows and partial sums both travel from q to
+    p and are equally wide, so q sends p as many rows as the cover has members. A backward
+    aggregation moves the same rows the other way.
 
-    `part` is int32[n], some parts may be empty; entries inside a part move nothing. `threads` are
-    OpenMP threads that cover blocks, 0 = default; the result does not depend on them. Raises
-    `ValueError` for another exchange, or a part array that does not fit the graph.
+    `part` is int32[n]; parts may be empty, and entries inside a part move nothing. `threads` is the
+    number of OpenMP threads for covers, 0 for the default; it does not change the result. Raises
+    `ValueError` for an unknown exchange, or a part array that does not fit the graph.
 
-    The result has ``rows_total``; ``rows_max_send`` and ``rows_max_recv``, of the busiest sender
-    and receiver; ``rows_max_pair``, of the busiest ordered pair; ``lower_bound``, a total that no
-    exchange of rows or partial sums goes below, equal to joint's unless a block was too large for a
+    The result has ``rows_total``; ``rows_max_send`` and ``rows_max_recv`` of the busiest sender and
+    receiver; ``rows_max_pair`` of the busiest ordered pair; and ``lower_bound``, the least total of
+    any exchange of rows or partial sums, which equals joint's unless a block was too large for a
     minimum cover (see `hpcgnn.kernels.vertex_cover`).
     """
     if exchange not in EXCHANGES:
@@ -164,8 +163,8 @@ def _received(
 ) -> tuple[Offsets, int]:
     """Return the rows that part p receives from each part, and a lower bound of their sum.
 
-    `columns` are entries of rows of `lengths`, in the order of the parts, where ``starts`` delimits
-    them.
+    `columns` are the columns of rows with `lengths` entries, numbered part after part; `starts` are
+    the first numbers of the parts.
     """
     outside = (columns < starts[p]) | (columns >= starts[p + 1])
     row_of_entry = np.repeat(np.arange(lengths.size), lengths)[outside]

@@ -1,4 +1,4 @@
-"""The nets that the nodes of a rank's rows are pins of: what the exchange of a partition costs."""
+"""Hypergraph nets whose pins are the nodes of a rank's rows; they give a partition's traffic."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from hpcgnn.typing import Array, GlobalIndices, Offsets
 
 @dataclass(eq=False)
 class Pins:
-    """The nets that the nodes of this rank's rows are pins of.
+    """The nets that have the nodes of this rank's rows as pins.
 
     Net ``kinds * j`` is row j of the dense operand, which the owner of node j sends to the parts of
-    its pins; with two kinds, net ``2 j + 1`` is the partial sum of row j, which they send to it:
-    partial sums are pushed. Who keeps a node keeps its nets.
+    its pins (fetch net). With two kinds, net ``2 j + 1`` is the partial sum of row j, which the
+    parts of its pins send to the owner (push net). The owner of a node owns its nets.
 
     The nets of node v are ``nets[begins[v] : begins[v] + lengths[v]]``; `begins` and `lengths`
     (num_local,) are int64, `nets` (pins,) int32 or int64. `weights` (num_local,) int64 are the
-    non-zeros of each row; 1 for an empty row that is read, 0 for a node without any edge. While a
-    `GroupShare` has the nets of all nodes of its parts, `nets` is empty.
+    non-zeros of each row; 1 for an empty row that is read, 0 for a node without any edge. `nets` is
+    empty while a `GroupShare` holds the nets.
     """
 
     row_map: RowMap
@@ -37,23 +37,23 @@ class Pins:
     def of(
         cls, row_map: RowMap, indptr: Offsets, nets: Indices, kinds: int, weights: Offsets
     ) -> "Pins":
-        """Return the pins of nodes whose nets follow each other."""
+        """Return the pins of nodes whose nets are in CSR form."""
         return cls(row_map, indptr[:-1], np.diff(indptr), nets, kinds, weights)
 
     @property
     def net_map(self) -> RowMap:
-        """Who keeps which nets."""
+        """The owners of nets."""
         return RowMap(self.row_map.starts * self.kinds, self.row_map.block)
 
     @property
     def num_pins(self) -> int:
-        """Pins on this rank."""
+        """Number of pins on this rank."""
         return len(self.nets)
 
 
 @collective
 def fetch_pins(comm: Communicator, rows: BlockRow) -> Pins:
-    """Return a net for each column: what the aware exchange moves. Loops move nothing."""
+    """Return a net for each column, for the aware exchange; loops belong to none."""
     columns: Indices = rows.columns
     lengths = np.diff(rows.indptr)
     for row, column in rows.entries(ENTRIES_PER_STEP):
@@ -70,10 +70,10 @@ def fetch_pins(comm: Communicator, rows: BlockRow) -> Pins:
 
 @collective
 def joint_pins(comm: Communicator, rows: BlockRow) -> Pins:
-    """Return the nets that the price of the joint exchange is made of.
+    """Return the nets that determine the price of the joint exchange.
 
-    A non-zero belongs to the push net of its row where the row has more non-zeros than the column,
-    else to the fetch net of its column. Loops belong to none.
+    A non-zero belongs to the push net of its row if the row has more non-zeros than the column,
+    otherwise to the fetch net of its column. Loops belong to none.
     """
     row_map = rows.row_map
     fits = 2 * row_map.num_rows <= np.iinfo(np.int32).max
@@ -87,7 +87,7 @@ def joint_pins(comm: Communicator, rows: BlockRow) -> Pins:
     width = request.rows(request.add_back(width))
     fetched: list[tuple[Array, Array]] = [(np.empty(0, np.int32), np.empty(0, kind))]
     pushed = fetched.copy()
-    # All ranks send equally often, some of them nothing at last.
+    # All ranks send equally often; some send nothing in the last steps.
     own_entries = _without_loops(rows)
     while not all_ranks(comm, (entries := next(own_entries, None)) is None):
         row, column = entries or (np.empty(0, np.int64), np.empty(0, np.int64))

@@ -1,4 +1,4 @@
-"""Which part owns each node, and the partitioners without an objective: blocks and random parts."""
+"""Partitions, and the partitioners without an objective: blocks and random parts."""
 
 import argparse
 from collections.abc import Callable
@@ -16,7 +16,7 @@ METHODS = ("metis", "volume", "streaming", "rcb", "random", "block")
 """Names of partitioners on the command line."""
 
 FROM_FILE = "file:"
-"""What stands there before the name of a file with a number of a part for each node."""
+"""Prefix, on the command line, of the name of a file with the part number of each node."""
 
 
 def method(text: str) -> str:
@@ -31,7 +31,7 @@ def method(text: str) -> str:
 class Partition:
     """A part number for every node: `part` int32[n] in [0, num_parts); a part may be empty.
 
-    `winner` is the candidate that it was refined from, where the partitioner compares candidates.
+    `winner` is the candidate that it was refined from, if the partitioner compares candidates.
     """
 
     part: LocalIndices
@@ -59,7 +59,7 @@ class Partition:
         return np.bincount(self.part, minlength=self.num_parts).astype(np.int64)
 
     def permutation(self) -> GlobalIndices:
-        """Return the old node at each new position, int64[n]; inside a part the old order stays."""
+        """Return the old node at each new position, int64[n]; parts keep the old order inside."""
         return np.argsort(self.part, kind="stable").astype(np.int64, copy=False)
 
     def row_starts(self) -> Offsets:
@@ -71,10 +71,10 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class Partitioned:
-    """A partition whose nodes are divided among ranks.
+    """A partition in which each rank holds the parts of a range of nodes.
 
-    `row_map` says who has the parts of which nodes, `part` (num_local,) int32. `work` (K,) int64
-    are the non-zeros of all parts, `metrics` those of the whole partition.
+    `row_map` gives the ranges; `part` (num_local,) int32 are the parts of this rank's nodes. `work`
+    (K,) int64 are the non-zeros of all parts, `metrics` those of the whole partition.
     """
 
     row_map: RowMap
@@ -88,7 +88,7 @@ Partitioner: TypeAlias = Callable[[CSRGraph, int], Partition]
 
 
 def block() -> Partitioner:
-    """Return a partitioner that cuts the nodes, in their order, into parts of equal work."""
+    """Return a partitioner that divides the nodes, in their order, into parts of equal work."""
 
     def partition(graph: CSRGraph, num_parts: int) -> Partition:
         return Partition(cut_evenly(graph.row_weights(), num_parts), num_parts)
@@ -97,10 +97,10 @@ def block() -> Partitioner:
 
 
 def given(parts: LocalIndices) -> Partitioner:
-    """Return a partitioner that gives every node the part that it has in `parts`, int32[n].
+    """Return a partitioner that gives every node its part in `parts`, int32[n].
 
-    The partitioner raises `InputError` where a part is not below the number of parts, or the nodes
-    are not as many.
+    It raises `InputError` if a part is not below the number of parts, or if the number of nodes
+    differs.
     """
 
     def partition(graph: CSRGraph, num_parts: int) -> Partition:
@@ -110,14 +110,14 @@ def given(parts: LocalIndices) -> Partitioner:
         try:
             partition.validate()
         except ValueError as error:
-            raise InputError(f"{error}; --parts says how many there are") from None
+            raise InputError(f"{error}; give the number of parts as --parts") from None
         return partition
 
     return partition
 
 
 def random(seed: int = 0) -> Partitioner:
-    """Return a partitioner that shuffles the nodes and cuts them into parts of equal work."""
+    """Return a partitioner that shuffles the nodes and divides them into parts of equal work."""
 
     def partition(graph: CSRGraph, num_parts: int) -> Partition:
         order = np.random.default_rng(seed).permutation(graph.num_nodes)
@@ -129,11 +129,10 @@ def random(seed: int = 0) -> Partitioner:
 
 
 def cut_evenly(weights: Offsets, num_parts: int) -> LocalIndices:
-    """Return the part of each item when a sequence is cut into parts of nearly equal weight.
+    """Divide a sequence into parts of nearly equal weight and return the part of each item.
 
-    Every cut aims at an equal share of what is left, so that one heavy item does not starve the
-    parts after it. No part is empty while there are items enough; with fewer items than parts
-    the last parts are empty.
+    Every part gets an equal share of the remaining weight, so that one heavy item does not starve
+    the parts after it. No part is empty if there are enough items; otherwise the last parts are.
     """
     num_items = weights.size
     before = np.zeros(num_items + 1, np.int64)

@@ -1,4 +1,4 @@
-"""The pattern that is partitioned and measured: of a matrix, or of relations of a store."""
+"""The pattern to partition and measure, from a matrix or from relations of a store."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -18,18 +18,18 @@ from hpcgnn.typing import GlobalIndices, Offsets
 Indices: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 BLOCK_BYTES = 1 << 26
-"""Bytes that one streamed block may hold."""
+"""Most bytes of a streamed block."""
 
 ENTRIES_PER_STEP = 1 << 17
-"""Non-zeros that are read and rearranged at a time."""
+"""Number of non-zeros that are read and rearranged at a time."""
 
 
 @dataclass(frozen=True)
 class CSRGraph:
     """The non-zero pattern of an n x n adjacency; row i lists the nodes that node i reads.
 
-    `indptr` int64[n + 1] starts at 0; `indices` int32[nnz] or int64[nnz] are columns, unique inside
-    a row; `num_nodes` is n.
+    `indptr` int64[n + 1] starts at 0; `indices` int32[nnz] or int64[nnz] are columns, unique in a
+    row; `num_nodes` is n.
     """
 
     indptr: Offsets
@@ -39,7 +39,7 @@ class CSRGraph:
     def row_weights(self) -> Offsets:
         """Return the work of each row, int64[n]: its non-zeros, and 1 for an empty row.
 
-        An empty row counts because its node too has features and activations.
+        An empty row counts because its node has features and activations too.
         """
         return np.maximum(np.diff(self.indptr), 1)
 
@@ -63,7 +63,7 @@ def as_pattern(
     """Return the checked pattern of a `CSRGraph`, SciPy or torch matrix, or of two CSR arrays.
 
     Contiguous int64 offsets and int32 or int64 columns are not copied. Raises ValueError naming
-    the first fault, TypeError for an adjacency of another kind.
+    the first fault, and TypeError for other types of adjacency.
     """
     offsets, columns = _arrays(adjacency, xadj, adjncy)
     indptr = as_integers("the offsets", offsets, np.int64)
@@ -103,27 +103,27 @@ def _check_square(shape: tuple[int, ...]) -> None:
         raise ValueError(f"adjacency has shape {shape}: it must be square")
 
 
-def as_integers(what: str, values: ArrayLike, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
-    """Return `values` as a contiguous vector of integers of `dtype`; ValueError for others."""
+def as_integers(name: str, values: ArrayLike, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    """Return `values` as a contiguous vector of `dtype`; ValueError if they are not integers."""
     weights = np.asarray(values)
     if weights.size == 0 and weights.ndim == 1:
         return np.empty(0, dtype)
     if weights.ndim != 1 or weights.dtype.kind not in "iu":
-        raise ValueError(f"{what}: {weights.dtype}{weights.shape} is not a vector of integers")
+        raise ValueError(f"{name}: {weights.dtype}{weights.shape} is not a vector of integers")
     limits = np.iinfo(dtype)
     if not np.can_cast(weights.dtype, dtype) and (
         int(weights.max()) > limits.max or int(weights.min()) < limits.min
     ):
-        raise ValueError(f"{what}: a value does not fit into {np.dtype(dtype)}")
+        raise ValueError(f"{name}: a value does not fit into {np.dtype(dtype)}")
     return np.ascontiguousarray(weights, dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class BlockRow:
-    """The block row of a rank: the columns of each of its rows, global, increasing in a row.
+    """The block row of a rank: the columns of each of its rows, global and ascending in a row.
 
-    `row_map` says who reads which rows of the store; `indptr` (num_local + 1,) is int64, `columns`
-    (non-zeros,) int32 or int64. `symmetric` tells whether the whole pattern equals its transpose.
+    `row_map` gives each rank's rows; `indptr` (num_local + 1,) is int64, `columns` (non-zeros,)
+    int32 or int64. `symmetric` tells whether the whole pattern equals its transpose.
     """
 
     row_map: RowMap
@@ -140,7 +140,7 @@ class BlockRow:
 
 
 def choose_relations(store: GraphStore, relations: Sequence[str]) -> tuple[str, ...]:
-    """Return the chosen relations of `store`, all for none; InputError for an unknown name."""
+    """Return `relations`, or all of `store` if empty; InputError for an unknown name."""
     for name in relations:
         if name not in store.relations:
             names = ", ".join(store.relations) if store.relations != ("",) else "none (untyped)"
@@ -151,9 +151,9 @@ def choose_relations(store: GraphStore, relations: Sequence[str]) -> tuple[str, 
 def read_pattern(
     store: GraphStore, relations: Sequence[str] = (), undirected: bool = False
 ) -> CSRGraph:
-    """Read the union pattern of `relations` (none named: all), with its transpose if `undirected`.
+    """Read the union pattern of `relations` (empty: all), with its transpose if `undirected`.
 
-    Memory is a few times the pattern's own. Raises InputError for an unknown relation.
+    Takes a few times the memory of the pattern. Raises InputError for an unknown relation.
     """
     rows = read_rows(ONE_PROCESS, store, relations, undirected)
     return CSRGraph(rows.indptr, rows.columns, store.num_nodes)
@@ -162,7 +162,7 @@ def read_pattern(
 def read_rows(
     ranks: RankGroup, store: GraphStore, relations: Sequence[str], undirected: bool
 ) -> BlockRow:
-    """Read this rank's rows of the pattern, about equally many non-zeros on each rank."""
+    """Read this rank's rows of the pattern; ranks get about equally many non-zeros."""
     with ranks.agree():
         names = choose_relations(store, relations)
         row_map = RowMap(_cut(store, names, ranks.size), ranks.rank)
@@ -189,7 +189,7 @@ def _cut(store: GraphStore, relations: Sequence[str], num_blocks: int) -> Offset
     starts[-1] = store.num_nodes
     rows = range(store.num_nodes)
     for block in range(1, num_blocks):
-        # A binary search reads a few offsets where all of them would not fit into memory.
+        # Binary search reads a few offsets only; all of them might not fit into memory.
         least, first = -(-total * block // num_blocks), int(starts[block - 1])
         starts[block] = bisect_left(rows, least, first, key=before)
     return starts
@@ -215,9 +215,9 @@ def _read_union(
 def union_blocks(
     store: GraphStore, relations: Sequence[str], first: int, last: int
 ) -> Iterator[tuple[int, Offsets, Indices]]:
-    """Yield rows `first` to `last` of the union of relations, some at a time.
+    """Yield rows `first` to ``last - 1`` of the union of relations in blocks.
 
-    Each is its first row, offsets from 0, and columns, int32 or int64.
+    A block is its first row, its offsets from 0, and its columns, int32 or int64.
     """
     offsets = sum(store.read_indptr(first, last, relation) for relation in relations)
     for start, stop in row_blocks(np.asarray(offsets), 8 * ENTRIES_PER_STEP):
@@ -239,7 +239,7 @@ def _coalesce(rows: Indices, columns: Indices, shape: tuple[int, int]) -> tuple[
 
 
 def row_blocks(indptr: Offsets, max_entries: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of row blocks of `max_entries` non-zeros and rows at most, or one row."""
+    """Yield (start, stop) of blocks of at most `max_entries` non-zeros and rows, or of one row."""
     num_rows = indptr.size - 1
     start = 0
     while start < num_rows:

@@ -1,10 +1,10 @@
-"""Write a store whose rows and columns follow a partition, part after part.
+"""Write a store whose rows and columns are ordered by a partition, part after part.
 
-Every rank reads its rows a block at a time, gives nodes and columns their new numbers, and sends
-them to the rank of their new place, which keeps them in a scratch file. The nodes of one part that
-lie in one old block are neighbours in the new order too, so a block writes a few long runs. From
-there each rank writes its rows, sorted: one store appears, whole or not at all, the same on any
-number of ranks. Memory is a few arrays of length n / P and blocks of fixed size.
+Every rank reads its rows a block at a time, renumbers nodes and columns, and sends them to the rank
+of their new position, which keeps them in a scratch file. Nodes of one part in one old block are
+consecutive in the new order too, so a block writes a few long runs. From the scratch files each
+rank writes its rows, sorted. The store appears either complete or not at all, and does not depend
+on the number of ranks. Memory is a few arrays of length n / P and blocks of fixed size.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,7 +45,7 @@ NODE_ARRAYS = {
     "graph": "append_graph",
     "types": "append_types",
 }
-"""The arrays of a `NodeBlock` with a row for each node, and what appends them to a writer."""
+"""The arrays of a `NodeBlock` with a row for each node, and the writer's methods to append them."""
 
 _APPENDERS = NODE_ARRAYS | {"weights": "append_weights"}
 
@@ -60,11 +60,11 @@ _NAME_BYTES = 64
 
 @dataclass(frozen=True, eq=False)
 class NewOrder:
-    """Where the nodes go.
+    """The new order of nodes.
 
-    `old` and `new` say who reads which rows, and who prepares which: whole parts. `row_starts` (K +
-    1,) int64 are the first new row of each part, `new_id` (num_local of `old`,) int64 the new
-    number of each node that this rank reads.
+    `old` gives the rows that each rank reads, `new` the rows, whole parts, that each rank prepares.
+    `row_starts` (K + 1,) int64 are the first new rows of the parts, and `new_id` (num_local of
+    `old`,) int64 the new numbers of the nodes that this rank reads.
     """
 
     old: RowMap
@@ -76,7 +76,7 @@ class NewOrder:
     def of(cls, ranks: RankGroup, old: RowMap, part: LocalIndices, work: Offsets) -> "NewOrder":
         """Return the order of nodes part after part, in the old order inside a part.
 
-        `work` (K,) says how the parts are divided among the ranks.
+        Parts are divided among ranks by `work` (K,).
         """
         counts = np.bincount(part, minlength=len(work)).astype(np.int64)
         sizes = ranks.sum(counts)
@@ -124,7 +124,7 @@ def write_in_order(
     """Write `store` to `path` with its nodes in the new order; all ranks write.
 
     `record` adds the parts. All relations and node data are kept; original ids are composed with
-    those of `store`. Raises InputError when the directory of `path` cannot be written or is full.
+    those of `store`. Raises InputError if the directory of `path` cannot be written or is full.
     """
     with ranks.agree():
         present = node_arrays(store, _read_nodes(store, 0, 1))
@@ -140,7 +140,7 @@ def write_in_order(
         mover.move_nodes(present, writer)
         mover.move_fields(writer)
         with ranks.agree():
-            # Any names: theirs is the order of the original ids.
+            # Names are in the order of original ids, so each rank copies any range of them.
             copy_names(store, writer, order.old.start, order.old.stop)
             if ranks.rank == 0:
                 record(writer)
@@ -160,9 +160,9 @@ def _sizes(ranks: RankGroup, store: GraphStore, order: NewOrder) -> ShareSizes:
             np.add.at(counts, (len(store.matrices) + types.astype(np.int64), owners), 1)
         names = old.num_local if store.has_names else 0
         name_bytes = store.name_bytes(old.start, old.stop)
-    counts_here = ranks.sum(counts)[:, ranks.rank].tolist()
-    edges = dict(zip(store.matrices, counts_here, strict=False))
-    of_type = tuple(counts_here[len(edges) :])
+    own_counts = ranks.sum(counts)[:, ranks.rank].tolist()
+    edges = dict(zip(store.matrices, own_counts, strict=False))
+    of_type = tuple(own_counts[len(edges) :])
     features = edges.pop(SPARSE_FEATURES, 0)
     return ShareSizes(order.new.num_local, edges, of_type, names, name_bytes, features=features)
 
@@ -198,12 +198,12 @@ class Scratch:
             low += length
 
     def read(self, start: int, stop: int) -> Array:
-        """Return the items [start, stop), which were all written."""
+        """Return the items [start, stop), which must all have been written."""
         return self._file.read(self._dtype, 0, start, stop)
 
 
 class _Mover:
-    """Moves one store's rows to their new ranks, and from there to the writer."""
+    """Moves a store's rows to their new ranks, and from there to the writer."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class _Mover:
         self._moved_edges = _NO_EDGES
 
     def move_relation(self, relation: str, writer: StoreWriter) -> None:
-        """Move the adjacency of a relation, and what its edges have."""
+        """Move the adjacency of a relation and the data of its edges."""
         ranks, old, new = self._ranks, self._order.old, self._order.new
         with ranks.agree():
             indptr = self._store.read_indptr(old.start, old.stop, relation)
@@ -237,7 +237,7 @@ class _Mover:
         for start, stop in ranks.rounds(blocks, lambda: (0, 0)):
             with ranks.agree():
                 block, values = self._read(start, stop, relation, edge_columns)
-            # In the new order, so that the rows of one part make one run.
+            # Sort into the new order, so that the rows of one part make one run.
             ids = self._order.new_id[start:stop]
             rows = np.argsort(ids)
             ids, positions = ids[rows], row_positions(block.indptr, rows)
@@ -267,21 +267,21 @@ class _Mover:
             self._moved_edges = self._new_edges(np.concatenate(numbers), first, int(indptr[-1]))
 
     def _new_edges(self, numbers: GlobalIndices, first: int, count: int) -> GlobalIndices:
-        """Return the new number of each edge that this rank reads, from old ones in new order."""
+        """Return the new number of each edge that this rank reads; `numbers` are in new order."""
         ranks = self._ranks
         counts = [0, *np.cumsum(ranks.gather(count)).tolist()]
         old = RowMap(np.array(counts, np.int64), ranks.rank)
         before = int(ranks.sum_before(np.array([len(numbers)]))[0])
         own = np.arange(before, before + len(numbers))
-        was, now = ranks.exchange(ranks.owners(old, numbers), numbers, own)
+        old_numbers, new_numbers = ranks.exchange(ranks.owners(old, numbers), numbers, own)
         moved = np.empty(count, np.int64)
-        moved[was - first] = now
+        moved[old_numbers - first] = new_numbers
         return moved
 
     def _read(
         self, start: int, stop: int, relation: str, edge_columns: EdgeColumns
     ) -> tuple[CSRBlock, Array | None]:
-        """Return some of this rank's rows of a relation, and the packed values of their edges."""
+        """Return some of this rank's rows of a relation, and the packed data of their edges."""
         store, first, last = (
             self._store,
             self._order.old.start + start,
@@ -295,7 +295,7 @@ class _Mover:
         return block, edge_columns.pack(block.weights, data)
 
     def move_nodes(self, present: Mapping[str, Array], writer: StoreWriter) -> None:
-        """Move all that nodes have (`present` has examples), then the features of each type."""
+        """Move the node arrays, of which `present` has examples, and the features of each type."""
         store, ranks, old, new = self._store, self._ranks, self._order.old, self._order.new
         row_in_type, in_type = self._rows_in_types()
         with ranks.agree():
@@ -333,7 +333,7 @@ class _Mover:
         self._progress.advance(old.num_local)
 
     def move_fields(self, writer: StoreWriter) -> None:
-        """Move the fields step by step; each rank prepares rows that begin where a chunk does."""
+        """Move the fields step by step; each rank prepares rows that fill whole chunks."""
         store, ranks = self._store, self._ranks
         if store.all_fields:
             with ranks.agree():
@@ -345,7 +345,7 @@ class _Mover:
                 if info.of_edges:
                     new, first = self._moved_edges, store.num_edges_before(first)
             stops = [0, *ranks.gather(own.stop)]
-            due = RowMap(np.maximum.accumulate(np.array(stops, np.int64)), ranks.rank)
+            prepared = RowMap(np.maximum.accumulate(np.array(stops, np.int64)), ranks.rank)
             for step in range(len(store.times)):
                 arranged = np.empty((len(own), info.num_columns), info.dtype)
                 blocks = _even(len(new), info.row_bytes)
@@ -353,13 +353,13 @@ class _Mover:
                     with ranks.agree():
                         rows = store.read_field(info.name, step, first + start, first + stop)
                     ids = new[start:stop]
-                    ids, arrived = ranks.exchange(ranks.owners(due, ids), ids, rows)
+                    ids, arrived = ranks.exchange(ranks.owners(prepared, ids), ids, rows)
                     arranged[ids - own.start] = arrived
                 with ranks.agree():
                     writer.append_field(info.name, step, arranged, info)
 
     def _rows_in_types(self) -> tuple[LocalIndices, list[int]]:
-        """Return the row of each new node among those of its type here, and how many each has."""
+        """Return each new node's row among those of its type on this rank, and types' counts."""
         store, old, num_types = self._store, self._order.old, len(self._store.node_types)
         if not num_types:
             return np.empty(0, np.int32), []
@@ -379,14 +379,14 @@ class _Mover:
         return row_in_type, counts
 
     def _to_new(self, rows: Any, values: Array) -> tuple[LocalIndices, Array]:
-        """Send a value for each of some own old nodes; return new local rows and their values."""
+        """Send values of some own old nodes; return the new local rows and values received."""
         ids, new = self._order.new_id[rows], self._order.new
         ids, arrived = self._ranks.exchange(self._ranks.owners(new, ids), ids, values)
         return new.to_local(ids), arrived
 
 
 def _append(scratch: Scratch, num_rows: int, append: Callable[[Array], None]) -> None:
-    # Without rows too, features keep their columns.
+    # Append an empty array first, because features keep their columns even without rows.
     append(scratch.read(0, 0))
     for start, stop in _even(num_rows, scratch.item_bytes):
         append(scratch.read(start, stop))
@@ -400,7 +400,7 @@ def _even(num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _by_row(rows: LocalIndices, values: Array) -> tuple[Array, list[tuple[int, int]]]:
-    """Return values and the runs that they make in a scratch file, in the order of their rows."""
+    """Return values in the order of their rows, and the runs that they make in a scratch file."""
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
     begins = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
@@ -411,9 +411,9 @@ def _by_row(rows: LocalIndices, values: Array) -> tuple[Array, list[tuple[int, i
 def _in_runs(
     rows: GlobalIndices, offsets: Offsets, entries: Array, indptr: Offsets
 ) -> tuple[Array, list[tuple[int, int]]]:
-    """Return entries and the runs that they make in a scratch file whose rows are `indptr`.
+    """Return entries and the runs that they make in a scratch file with row offsets `indptr`.
 
-    `offsets` say where the entries of the new local `rows` begin.
+    The entries of the new local `rows` begin at `offsets`.
     """
     first = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
     ends = offsets[np.append(first[1:], len(rows))]
@@ -422,12 +422,12 @@ def _in_runs(
 
 
 def _read_nodes(store: GraphStore, start: int, stop: int) -> NodeBlock:
-    """Return what nodes have, but for sparse features, which move as edges do."""
+    """Read the data of nodes, without sparse features, which are moved as edges are."""
     return store.read_nodes(start, stop, features=not store.sparse_columns)
 
 
 def node_arrays(store: GraphStore, block: NodeBlock) -> dict[str, Array]:
-    """Return what there is with a row for each node of a block: splits by their names."""
+    """Return the existing arrays with a row for each node of a block, splits by their names too."""
     arrays = {name: getattr(block, name) for name in NODE_ARRAYS}
     arrays["positions"] = store.read_positions(block.start, block.stop)
     arrays["weights"] = store.read_node_weights(block.start, block.stop)
@@ -437,7 +437,7 @@ def node_arrays(store: GraphStore, block: NodeBlock) -> dict[str, Array]:
 
 
 def appender(store: GraphStore, writer: StoreWriter, name: str) -> Callable[[Array], None]:
-    """Return what appends rows of the array `name` of `node_arrays` to a store."""
+    """Return the function that appends rows of the array `name` of `node_arrays` to a store."""
     if name.startswith(_SPLIT):
         split = name.removeprefix(_SPLIT) if writer.header.splits else ""
         return partial(writer.append_split, name=split)
@@ -448,7 +448,7 @@ def appender(store: GraphStore, writer: StoreWriter, name: str) -> Callable[[Arr
 
 
 def copy_names(store: GraphStore, writer: StoreWriter, start: int, stop: int) -> None:
-    """Copy names, if there are any: those of the original ids `start` to `stop` - 1."""
+    """Copy the names, if any, of the original ids `start` to ``stop - 1``."""
     for low, high in _even(stop - start, _NAME_BYTES) if stop > start else ((0, 0),):
         names = store.read_names(start + low, start + high)
         if names is not None:
@@ -456,7 +456,7 @@ def copy_names(store: GraphStore, writer: StoreWriter, start: int, stop: int) ->
 
 
 def columns_of(store: GraphStore, relation: str) -> EdgeColumns:
-    """Return what the edges of a relation have."""
+    """Return the columns of data that the edges of a relation have."""
     edge_columns = EdgeColumns(store.weighted(relation), store.has_edge_split(relation))
     width, dtype = store.edge_features(relation)
     if dtype is not None:
@@ -468,7 +468,7 @@ def columns_of(store: GraphStore, relation: str) -> EdgeColumns:
 
 
 def entry_type(edge_columns: EdgeColumns) -> np.dtype[Any]:
-    """Return the type of a non-zero on its way: its new column, and its value if it has one."""
+    """Return the dtype of a moved non-zero: its new column, and its value if it has one."""
     value = edge_columns.record()
     return np.dtype([("column", "<i8")] + ([] if value is None else [("value", value)]))
 
@@ -476,15 +476,15 @@ def entry_type(edge_columns: EdgeColumns) -> np.dtype[Any]:
 def sorted_blocks(
     indptr: Offsets, scratch: Scratch, edge_columns: EdgeColumns, num_columns: int
 ) -> Iterator[SortedRows]:
-    """Yield the rows whose non-zeros, of `entry_type`, stand in `scratch`, a block at a time."""
+    """Yield the rows whose non-zeros, of `entry_type`, are in `scratch`, a block at a time."""
     entry = entry_type(edge_columns)
     for start, stop in row_blocks(indptr, BLOCK_BYTES // entry.itemsize):
         entries = scratch.read(int(indptr[start]), int(indptr[stop]))
         local = indptr[start : stop + 1] - indptr[start]
-        # What is sorted inside each row is where its columns stand.
-        places = np.arange(len(entries))
+        # Sort positions by column inside each row.
+        positions = np.arange(len(entries))
         shape = (stop - start, num_columns)
-        rows = sparse.csr_matrix((places, entries["column"], local), shape=shape)
+        rows = sparse.csr_matrix((positions, entries["column"], local), shape=shape)
         rows.sort_indices()
         values = entries["value"][rows.data] if "value" in (entry.names or ()) else None
         yield SortedRows(local, rows.indices.astype(np.int64), *edge_columns.unpack(values))

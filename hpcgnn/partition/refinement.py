@@ -1,4 +1,4 @@
-"""Rounds of refinement: other parts meet on a rank in each, and only what helped is kept."""
+"""Rounds of refinement: each brings other parts together on ranks; those that fail are undone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ Report: TypeAlias = Callable[[str], None]
 ROUNDS: dict[Preset, int] = {"fast": 4, "default": 8}
 ROUNDS_ALONE: dict[Preset, int] = {"fast": 1, "default": 2}
 LEAST_GAIN = 0.02
-"""`fast` ends, once both kinds of groups have met, with a round that gains less than this."""
+"""`fast` ends, after a round with each kind of groups, if a round gains less than this."""
 
 AVERAGE_SHARE = 0.5
 PARTS_PER_GROUP = 4
-"""With fewer parts a rank than this, some ranks have none to refine, and the others more."""
+"""Least parts of a group; with fewer parts per rank, some ranks get none to refine."""
 
 HEAVIEST_EDGE = 1000
 GROUP_IMBALANCE = 0.05
@@ -32,7 +32,7 @@ GROUP_IMBALANCE = 0.05
 
 @dataclass(frozen=True)
 class Terms:
-    """What is asked for: the objective, the effort, the limit of weights, the random numbers."""
+    """The request: number of parts, objective, effort, limit of weights, and seed."""
 
     num_parts: int
     objective: Objective
@@ -43,7 +43,7 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A partition: the parts (num_local,) int32 of this rank's nodes, and what they cost."""
+    """A partition: the parts (num_local,) int32 of this rank's nodes, and their counts."""
 
     part: LocalIndices
     counts: Counts
@@ -54,7 +54,7 @@ class Found:
         return f"rows {send} sent, {recv} received at most, {self.counts.loads[:, 0].sum()} in all"
 
     def score(self, terms: Terms) -> tuple[int, float]:
-        """Return what is compared: weight above the limits, then the price."""
+        """Return the figures to compare: weight above the limits, then the price."""
         send, recv = self.counts.loads[:, 0], self.counts.loads[:, 1]
         busiest = {
             "total": send.sum(),
@@ -69,7 +69,7 @@ class Found:
 def refine(
     comm: Communicator, pins: Pins, part: LocalIndices, terms: Terms, report: Report
 ) -> Found:
-    """Return the best partition that rounds of refinement find from `part`, equal on all ranks."""
+    """Refine `part` in rounds and return the best partition; all ranks choose the same."""
     part = separate_heavy(comm, pins, part, terms.num_parts)
     grouping = Grouping(comm, terms.seed)
     share = GroupShare(comm, pins, grouping.at_random(terms.num_parts), part)
@@ -85,7 +85,7 @@ def refine(
         seed = terms.seed * 1_000_003 + 7919 * cycle
         share = GroupShare(comm, pins, grouping.next(best.counts), best.part)
         options = (terms.objective, terms.preset, terms.imbalance)
-        # Ranks draw other numbers: their seeds differ by more than rounds and runs do.
+        # Seeds of ranks differ by more than those of rounds and runs, so that none coincide.
         own_seed = (seed + comm.rank * 2_654_435_761) % 2**63
         share.refine(best.part, best.counts, options, bound, own_seed, (cycle, rounds))
         part = share.bring_home(best.part)
@@ -102,10 +102,10 @@ def refine(
 
 
 class Grouping:
-    """Which parts meet on which rank: those that share most nets, and others every time.
+    """Assigns parts to ranks: parts that share many nets meet, and different ones in each round.
 
-    Each rank gets a group of parts of about equal work, if there are enough parts; `seed` is of the
-    choices among equals.
+    Each rank gets a group of parts of about equal work, if there are enough parts. `seed` decides
+    between equal choices.
     """
 
     def __init__(self, comm: Communicator, seed: int) -> None:
@@ -113,16 +113,16 @@ class Grouping:
         self._before: list[LocalIndices] = []
 
     def at_random(self, num_parts: int) -> LocalIndices:
-        """Return the rank of each part, int32, without knowing anything of them."""
+        """Return a random rank, int32, for each part."""
         generator = np.random.default_rng(self._seed)
         return generator.permutation(num_parts).astype(np.int32) % self._num_groups(num_parts)
 
     def has_several(self, num_parts: int) -> bool:
-        """Return whether there are several groups, of which each round brings others together."""
+        """Return whether there are several groups, so that rounds can differ."""
         return self._num_groups(num_parts) > 1
 
     def _num_groups(self, num_parts: int) -> int:
-        # Parts that are alone on a rank have nobody to give anything to.
+        # A part that is alone on a rank could not exchange nodes with any other.
         return max(1, min(self._comm.size, num_parts // PARTS_PER_GROUP))
 
     @collective
@@ -132,8 +132,8 @@ class Grouping:
         group: LocalIndices | None = None
         if self._comm.rank == 0:
             generator = np.random.default_rng(self._seed + len(self._before))
-            # Neighbours first. Where the busiest parts are each other's neighbours, they find
-            # nobody to give to among themselves, so every other time they are kept apart.
+            # Start with neighbours. But if the busiest parts are neighbours, they cannot give nodes
+            # to each other, so every other round separates them.
             if num_groups == 1:
                 group = np.zeros(len(counts.work), np.int32)
             elif len(self._before) % 2 == 0:
@@ -155,7 +155,7 @@ class Grouping:
             counts.nearest_nets[has_nearest].astype(np.float64),
         )
         met = sum((labels[row] == labels[column] for labels in self._before), np.zeros(len(row)))
-        # Parts that have met before have less to gain from each other.
+        # Parts that have met before gain less from each other.
         nets *= 0.5**met
         near = sparse.csr_matrix((nets, (row, column)), shape=(num_parts, num_parts))
         near = near + near.T
@@ -170,9 +170,9 @@ class Grouping:
 
 
 def dealt(loads: Offsets, num_groups: int, generator: np.random.Generator) -> LocalIndices:
-    """Return the group of each part: equally many parts, and busy ones in each, at random.
+    """Deal parts at random to groups of equal size so that each gets some busy parts.
 
-    Parts are dealt in the order of their loads, as many at a time as there are groups.
+    Parts are dealt in the order of their loads, one to each group at a time. Returns their groups.
     """
     order = np.lexsort((generator.random(len(loads)), -loads))
     group = np.empty(len(loads), np.int32)
@@ -186,16 +186,16 @@ def dealt(loads: Offsets, num_groups: int, generator: np.random.Generator) -> Lo
 def separate_heavy(
     comm: Communicator, pins: Pins, part: LocalIndices, num_parts: int
 ) -> LocalIndices:
-    """Give nodes heavier than the average part a part each, as far as there are parts.
+    """Put nodes that are heavier than the average part into different parts, if there are enough.
 
-    All but the heaviest of a part go to the lightest parts without one.
+    All but the heaviest of a part go to the lightest parts without a heavy node.
     """
     work = np.zeros(num_parts, np.int64)
     np.add.at(work, part, pins.weights)
     allreduce_sum(comm, work)
     heavy = np.flatnonzero(pins.weights > work.sum() // num_parts)
     rows = np.stack([heavy + pins.row_map.start, pins.weights[heavy], part[heavy]], axis=1)
-    # At most as many as parts, since each weighs more than the average of them.
+    # There are at most as many as parts, since each is heavier than the average part.
     node, weight, home = np.concatenate(comm.allgather(rows)).T
     occupied = np.zeros(num_parts, bool)
     crowded = []

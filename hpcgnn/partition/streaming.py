@@ -1,10 +1,10 @@
 """Graphs larger than memory: partitioning by passes over a store, and the cost of given parts.
 
-What is kept are numbers of nodes and parts, not edges: each pass reads the rows in order, and moves
-a node at once to the part with the most of its neighbours, less where that part is nearly full, see
-`partitioner/include/volpart/streaming.h`. Rows of a store are the sources that a node reads. Of a
-directed graph its readers count as well: edges of both directions are sorted in a scratch file,
-which the passes read. Work and costs are counted by all ranks, each of which reads its rows.
+Only arrays of nodes and parts are in memory, not edges. Each pass reads the rows in order and moves
+each node at once to the part with most of its neighbours, with a penalty for nearly full parts, see
+`partitioner/include/volpart/streaming.h`. Rows of a store are the sources that a node reads. In a
+directed graph a node's readers count as well, so the passes read a scratch file with edges sorted
+in both directions. All ranks count work and costs, each by reading its rows.
 """
 
 from collections.abc import Iterator
@@ -23,20 +23,20 @@ from hpcgnn.storage import EdgeBuilder, GraphStore
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 PASSES = 10
-"""At most; more gain little."""
+"""Most passes; more gain little."""
 SETTLED = 0.002
-"""Passes end when they move fewer of the nodes."""
+"""Passes end when one moves no more than this fraction of the nodes."""
 SORTING_BYTES = 1 << 28
-"""Memory that edges of both directions are sorted in."""
+"""Bytes of memory for sorting the edges of both directions."""
 
 
 @dataclass(frozen=True, eq=False)
 class StreamedGraph:
     """The union of some relations of a store, which is read again in each pass.
 
-    With `undirected`, and its transpose. The folder `scratch` gets an unnamed file where a
-    transpose is needed that the store does not have; None is the system's. Each of the `ranks`
-    reads its share of the rows.
+    With `undirected` its transpose is added. If a transpose is needed that the store does not have,
+    an unnamed file is written in the folder `scratch`; None: the system's folder. Each of the
+    `ranks` reads its share of the rows.
     """
 
     store: GraphStore
@@ -47,11 +47,11 @@ class StreamedGraph:
 
     @cached_property
     def row_map(self) -> RowMap:
-        """Who reads which rows."""
+        """The rows that each rank reads."""
         return RowMap(self.ranks.starts(self.store.num_nodes), self.ranks.rank)
 
     def blocks(self) -> Iterator[tuple[int, Offsets, Indices]]:
-        """Yield this rank's rows, some at a time: the first, offsets from 0, and columns."""
+        """Yield this rank's rows in blocks: the first row, offsets from 0, and columns."""
         return self._neighbours() if self.undirected else self._stored()
 
     def _stored(self) -> Iterator[tuple[int, Offsets, Indices]]:
@@ -72,13 +72,13 @@ class StreamedGraph:
         return builder
 
     def _edges(self) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
-        """Yield columns and rows of this rank's non-zeros as they are stored."""
+        """Yield columns and rows of this rank's stored non-zeros."""
         for first, indptr, columns in self._stored():
             rows = np.repeat(np.arange(len(indptr) - 1) + first, np.diff(indptr))
             yield columns.astype(np.int64, copy=False), rows
 
     def _neighbours(self) -> Iterator[tuple[int, Offsets, Indices]]:
-        """Yield the sources and readers of this rank's nodes, as `blocks` does the sources."""
+        """Yield the sources and the readers of this rank's nodes, in the form of `blocks`."""
         if self.store.undirected:
             yield from self._stored()
             return
@@ -88,9 +88,9 @@ class StreamedGraph:
             first += rows.num_rows
 
     def lengths(self) -> Offsets:
-        """Return the non-zeros of each of this rank's rows, int64[num_local]."""
+        """Return the number of non-zeros of each of this rank's rows, int64[num_local]."""
         if len(self.relations) == 1 and (self.store.undirected or not self.undirected):
-            # Known without the edges.
+            # No need to read the edges.
             rows = self.row_map
             return np.diff(self.store.read_indptr(rows.start, rows.stop, self.relations[0]))
         lengths = [np.diff(indptr) for _, indptr, _ in self.blocks()]
@@ -99,8 +99,8 @@ class StreamedGraph:
     def partition(self, num_parts: int, imbalance: float) -> tuple[LocalIndices, Offsets]:
         """Return the part of each node, int32[n], and the work of each part; on one process.
 
-        A part has at most `1 + imbalance` times the average work, unless every part is that full;
-        the work of a node are its non-zeros, and 1 without any. Memory is O(n + parts).
+        A part has at most ``1 + imbalance`` times the average work, unless all parts are that full.
+        The work of a node is its number of non-zeros, at least 1. Memory is O(n + parts).
         """
         work = np.maximum(self.lengths(), 1)
         capacity = (1 + imbalance) * int(work.sum()) / num_parts
@@ -117,7 +117,7 @@ class StreamedGraph:
         return part, load
 
     def measure(self, part: LocalIndices, num_parts: int) -> VolumeMetrics:
-        """Return what `hpcgnn.partition.measure` does of the parts int32[num_local] of own nodes.
+        """Return the metrics of `hpcgnn.partition.measure` for own nodes' parts int32[num_local].
 
         Memory is O(num_local); the store is read once for every 64 parts.
         """
@@ -150,7 +150,7 @@ class StreamedGraph:
         )
 
     def _reads(self, part: LocalIndices, base: int) -> Iterator[tuple[GlobalIndices, LocalIndices]]:
-        """Yield the nodes that parts from `base` on read, 64 of them, and which part does."""
+        """Yield the nodes that the 64 parts from `base` on read, and the part that reads each."""
         for first, indptr, columns in self.blocks():
             low = first - self.row_map.start
             lengths = np.diff(indptr)

@@ -1,6 +1,6 @@
-"""Partitions balanced by communication volume: the native partitioner and what it starts from.
+"""Partitions balanced by communication volume: the native partitioner and its starts.
 
-``docs/partitioner.md`` explains the choice of an objective, ``partitioner/README.md`` how it works.
+``docs/partitioner.md`` explains how to choose an objective, ``partitioner/README.md`` the method.
 """
 
 import time
@@ -30,7 +30,7 @@ PRESETS: tuple[Preset, ...] = ("fast", "default")
 CANDIDATES: tuple[Candidate, ...] = ("metis", "metis-volume", "bisection", "block", "random")
 
 PRESENT = "present"
-"""In place of a file of parts: those that the store has."""
+"""Given instead of a file of parts, means the parts that the store has."""
 
 DEFAULT_IMBALANCE = 0.05
 MAX_PARTS: int = _volpart.MAX_PARTS
@@ -44,26 +44,26 @@ MAX_SEED = 2**63
 
 @dataclass(frozen=True)
 class VolumeOptions:
-    """How `part_graph` searches; raises InputError for values out of range.
+    """Options of `part_graph`; raises InputError for values out of range.
 
     Attributes
     ----------
     objective
-        total: rows sent in all. max_send, max_recv: of the busiest sender or receiver. max_both:
-        the larger of the two. joint: as max_both for the joint exchange.
+        total: rows sent by all parts. max_send, max_recv: by or to the busiest part. max_both: the
+        larger of the two. joint: as max_both for the joint exchange.
     imbalance
         Allowed weight of a part over the larger of the average and its heaviest node, minus one.
     threads
-        Independent refinements of each start, run side by side; the best is kept.
+        Independent refinements of each start, run in parallel; the best is kept.
     time_limit
-        Seconds after which the best partition so far is returned, METIS's own time included.
+        Seconds, including METIS's time, after which the best partition so far is returned.
     preset
-        fast: about the time of METIS on top of it; default: a few times that, and better.
+        fast: adds about the time of METIS; default: a few times that, with better results.
     candidates
-        Partitions to refine, of which the best result is kept: metis (its edge cut of a small
-        graph of clusters that stands for this one), metis-volume (its volume objective, on the
-        whole graph: slow where there are hubs), bisection (the library's own multilevel start,
-        which needs no METIS), block, random.
+        Partitions to refine; the best result is kept. metis: its edge cut of a small graph of
+        clusters that represents the graph. metis-volume: its volume objective on the whole graph,
+        slow for graphs with hubs. bisection: the library's own multilevel start, without METIS.
+        Also block and random.
     """
 
     objective: Objective = "max_both"
@@ -78,9 +78,9 @@ class VolumeOptions:
         choices: list[tuple[str, str, Sequence[str]]]
         choices = [("objective", self.objective, OBJECTIVES), ("preset", self.preset, PRESETS)]
         choices += [("a candidate", name, CANDIDATES) for name in self.candidates]
-        for what, value, allowed in choices:
+        for name, value, allowed in choices:
             if value not in allowed:
-                raise InputError(f"{what} is {value!r}: choose one of {', '.join(allowed)}")
+                raise InputError(f"{name} is {value!r}: choose one of {', '.join(allowed)}")
         if not 0 <= self.imbalance < np.inf:
             raise InputError(f"imbalance is {self.imbalance}: at least 0 is needed, such as 0.05")
         if not 0 <= self.seed < MAX_SEED:
@@ -93,9 +93,9 @@ class VolumeOptions:
 
 @dataclass(frozen=True)
 class VolumePartition:
-    """A partition `part` int32[n], what it costs, and the start that it was refined from.
+    """A partition `part` int32[n], its metrics, and the start that it was refined from.
 
-    `metrics` are as `hpcgnn.partition.measure` counts; with `vweights` the imbalance is theirs.
+    `metrics` are those of `hpcgnn.partition.measure`; with `vweights` the imbalance is of these.
     """
 
     part: LocalIndices
@@ -137,14 +137,14 @@ def part_graph(
     """Partition a square pattern so that the parts exchange few rows in a product with it.
 
     Row i lists the columns that node i reads; directed patterns, loops, repeated and unsorted
-    columns are allowed. int64 offsets with int32 or int64 columns are read in place. The result
-    depends on the seed and on `threads` alone, unless `time_limit` ends the run.
+    columns are allowed. int64 offsets with int32 or int64 columns are not copied. The result
+    depends only on the seed and on `threads`, unless `time_limit` ends the run.
 
     `num_parts` is 1 to 65,536. The pattern is a `CSRGraph`, a SciPy sparse matrix or array, a torch
     CSR tensor, a tuple (offsets, columns), or the two arrays by name. `vweights` are non-negative
-    integer weights of the nodes, by default the non-zeros of the rows; `initial` int[n] is a
-    partition to refine instead of all candidates, and the result is not worse than it. `report` is
-    called with a text and the seconds since the start of the refinement; `options` are the fields
+    integer weights of the nodes, by default the numbers of non-zeros of the rows. `initial` int[n]
+    is a partition to refine instead of the candidates; the result is at least as good. `report` is
+    called with a text and the seconds since the start of the refinement. `options` are the fields
     of `VolumeOptions`.
 
     Raises ValueError for a malformed pattern and for options out of range.
@@ -199,7 +199,7 @@ def _start(
 ) -> LocalIndices | None:
     """Return the partition that candidate `name` starts from, or None if the library makes it.
 
-    Raises ValueError where the library could not make so many parts.
+    Raises ValueError if the library cannot make `num_parts`.
     """
     if not 1 <= num_parts <= MAX_PARTS:
         raise ValueError(f"num_parts is {num_parts}: 1 to {MAX_PARTS} are possible")
@@ -210,7 +210,7 @@ def _start(
     if name == "metis-volume":
         pattern = graph.to_scipy()
         if not pattern.has_canonical_format:
-            # The arrays are the caller's: sorting them in place would change them.
+            # Copy, since sorting in place would change the caller's arrays.
             graph = CSRGraph.from_scipy(pattern.copy())
         partitioner = metis(*_metis_terms(options), "volume")
     else:
@@ -219,14 +219,14 @@ def _start(
 
 
 def _metis_terms(options: VolumeOptions) -> tuple[int, float]:
-    """Return the seed and the imbalance nearest to the options' that METIS takes."""
+    """Return the valid METIS seed and imbalance that are nearest to the options."""
     return options.seed % METIS_SEEDS, max(options.imbalance, SMALLEST_METIS_IMBALANCE)
 
 
 def _sketched_metis(
     graph: CSRGraph, num_parts: int, weights: Offsets | None, options: VolumeOptions
 ) -> LocalIndices:
-    """Return METIS's parts of a sketch of `graph`: on the whole it takes most of the memory."""
+    """Return METIS's parts of a sketch of `graph`; METIS on the whole graph needs much memory."""
     max_edges = max(graph.indices.size // SKETCH_SHARE, SMALLEST_SKETCH)
     cluster, offsets, neighbours, edge_weights, node_weights = _volpart.sketch(
         num_parts, graph.indptr, graph.indices, weights, max_edges, options.seed

@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.plan``: what a run would need on other numbers of ranks."""
+"""``python -m hpcgnn.plan``: predict what a run would need on given numbers of ranks."""
 
 from hpcgnn.commands.launch import start
 

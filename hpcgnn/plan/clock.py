@@ -1,13 +1,13 @@
-"""The seconds in which this thread computes, whoever else is on the machine."""
+"""A clock of the time in which this thread has a core, for machines with other load."""
 
 import time
 from pathlib import Path
 
 
 def waited_for_core() -> float:
-    """Return the seconds in which this thread could have run, and another had its core.
+    """Return the seconds for which this thread was runnable but waited for a core.
 
-    A run has its cores alone, and this machine may be busy. 0 where Linux does not count them.
+    A run has its cores to itself, while this machine may be busy. 0 if Linux does not count them.
     """
     try:
         _, waited_ns, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
@@ -17,11 +17,11 @@ def waited_for_core() -> float:
 
 
 def computing_s() -> float:
-    """Return seconds of the clock without those of `waited_for_core`."""
+    """Return the seconds of the clock less those of `waited_for_core`."""
     waited = waited_for_core()
     while True:
         now, before = time.perf_counter(), waited
         waited = waited_for_core()
-        # A wait between the two would be in one of them alone.
+        # Repeat if the thread waited between the two readings, which only one would include.
         if waited == before:
             return now - waited

@@ -1,4 +1,4 @@
-"""The command: count, rehearse, compare and print."""
+"""The planning command: count, rehearse, compare and print."""
 
 import argparse
 import dataclasses
@@ -42,10 +42,10 @@ from hpcgnn.train.tasks import PLAN, check_run, find_pair
 NOTHING_FITS = 1
 
 INSIDE_LATENCY_S = 1e-6
-"""Of a message between ranks of one host."""
+"""Latency of a message between ranks of one host."""
 
 COMPARED = ("aware", "joint")
-"""Exchanges that are planned beside that of the configuration, unless others are asked for."""
+"""Exchanges that are planned beside the configured one, unless options name others."""
 
 SHAPE = Feature("--shape", needs(Trait.PLANNED_FROM_DEGREES), remedy="plan with the graph")
 MESH = Feature(
@@ -55,17 +55,17 @@ MESH = Feature(
 
 def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    given = {"graph.store": options.shape, "run.watts_per_core": options.watts_per_core}
-    words = [*options.words, *(f"{key}={value}" for key, value in given.items() if value)]
-    # A run directory is not needed before there is a run.
+    values = {"graph.store": options.shape, "run.watts_per_core": options.watts_per_core}
+    words = [*options.words, *(f"{key}={value}" for key, value in values.items() if value)]
+    # A plan needs no run directory.
     config = config_of(words, ["run.dir=none"])
     machine = machine_of(options)
-    here, most = len(os.sched_getaffinity(0)), max(options.ranks)
-    told = options.shape or options.cores_per_host or options.ranks_per_host
-    if most > here and not told:
+    cores = len(os.sched_getaffinity(0))
+    is_described = options.shape or options.cores_per_host or options.ranks_per_host
+    if max(options.ranks) > cores and not is_described:
         report(
-            f"each rank is planned with cores of its own, and this host has {here}: give "
-            f"--cores-per-host {here}, or describe other hosts by --ranks-per-host N"
+            f"each rank is planned with cores of its own, and this host has {cores}: give "
+            f"--cores-per-host {cores}, or describe other hosts by --ranks-per-host N"
         )
     prefetch = max(config.exchange.prefetch, options.prefetch)
     combinations = list(
@@ -83,8 +83,8 @@ def main(options: argparse.Namespace) -> int:
     )
     if not combinations:
         raise InputError(
-            "no replication and groups divide a number of ranks; give --replication 1 and --groups "
-            "1 as well"
+            "replication times groups divides none of the numbers of ranks; give --replication 1 "
+            "and --groups 1 as well"
         )
     is_mesh = options.shape is not None and "mesh" in read_tables(options.shape)
     source = [MESH if is_mesh else SHAPE] if options.shape else []
@@ -105,13 +105,13 @@ def main(options: argparse.Namespace) -> int:
             if options.write_shape:
                 return _write_shape(options, stored)
         for choice in combinations:
-            # Too few parts for the last one end the command here, not after minutes.
+            # Raise the error for too few parts now, not after minutes.
             whole.row_starts(choice.ranks // choice.replication)
 
         def rehearsed(text: str, choices: list[Choice]) -> list[Candidate]:
-            often = options.epochs, options.beside
+            repeats = options.epochs, options.beside
             with Progress(text, len(choices), "runs", quiet=options.json) as progress:
-                return list(predict(whole, config, choices, machine, *often, progress.advance))
+                return list(predict(whole, config, choices, machine, *repeats, progress.advance))
 
         candidates = rehearsed("rehearsing", combinations)
         if not options.schedule:
@@ -142,21 +142,21 @@ def main(options: argparse.Namespace) -> int:
 def machine_of(options: argparse.Namespace) -> Machine:
     """Return the machine that options of the command describe.
 
-    Ranks of a host copy rows in its memory, at a rate that is measured here; where one host has all
-    of them, a bandwidth that is given is theirs.
+    Ranks of a host copy rows in its memory, at a rate that is measured here. If one host has all
+    ranks, a given bandwidth replaces that rate.
     """
-    given, per_host = options.bandwidth, options.ranks_per_host
-    if per_host is None and given is not None:
-        return Machine(Network(given * 1e9, options.latency * 1e-6), options.cores_per_host)
+    bandwidth, per_host = options.bandwidth, options.ranks_per_host
+    if per_host is None and bandwidth is not None:
+        return Machine(Network(bandwidth * 1e9, options.latency * 1e-6), options.cores_per_host)
     inside = copy_bandwidth()
-    outside = Network.bandwidth if given is None else given * 1e9
+    outside = Network.bandwidth if bandwidth is None else bandwidth * 1e9
     outside = inside if per_host is None else outside
     links = Network(outside, options.latency * 1e-6, per_host, inside, INSIDE_LATENCY_S)
     return Machine(links, options.cores_per_host)
 
 
 def copy_bandwidth() -> float:
-    """Return the bytes a second at which this process copies memory, the best of a few copies."""
+    """Return the bytes per second at which this process copies memory, the best of five copies."""
     source = np.ones(1 << 22)
     target = np.empty_like(source)
     seconds = []
@@ -168,38 +168,38 @@ def copy_bandwidth() -> float:
 
 
 def plans_of(config: Config, source: Sequence[Feature] = ()) -> list[Feature]:
-    """Return what a plan of a configuration from a `source` needs, and lacks."""
-    doors = [PLAN, *source]
+    """Return the features of a plan from a `source`, with the traits that they need and lack."""
+    features = [PLAN, *source]
     if find_predictions(find_pair(config.train.task).objective) is not Predictions:
         name = f"hpcgnn plan of train.task = {show(config.train.task)}"
         counted = "pairs and read-outs are counted without copies"
-        doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("train.task",)))
+        features.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("train.task",)))
     if any(a.passes_messages for a in find_model(config.model.name).aggregations):
         name = f"hpcgnn plan of model.name = {show(config.model.name)}"
         counted = "messages are counted without copies, each of which computes all of its block row"
-        doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
+        features.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
     if any(a.attends for a in find_model(config.model.name).aggregations):
         name = f"hpcgnn plan of model.name = {show(config.model.name)}"
-        counted = "in equal bits its rows are counted in the graph only, one copy of it"
+        counted = "with equal bits its rows are counted only in one copy of a stored graph"
         if source or config.train.task == "fields":
-            doors.append(Feature(name, lacks({Trait.EQUAL_BITS: counted}), ("model.name",)))
+            features.append(Feature(name, lacks({Trait.EQUAL_BITS: counted}), ("model.name",)))
         elif config.train.reproducible:
-            doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
+            features.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
     if config.train.task == "graphs" and config.sampling.topology == "partitioned":
-        name, counted = "sampling.topology = 'partitioned'", "what ranks hold of it is not counted"
-        doors.append(Feature(name, lacks({Trait.PLANNED: counted}), ("sampling.topology",)))
+        name, counted = "sampling.topology = 'partitioned'", "its shares on ranks are not counted"
+        features.append(Feature(name, lacks({Trait.PLANNED: counted}), ("sampling.topology",)))
     if samples(config):
-        name, counted = "hpcgnn plan of samples", "whose vectors they ask for is drawn"
-        doors.append(Feature(name, lacks({Trait.NODE_VECTORS: counted}), ("train.task",)))
-    return doors
+        name, counted = "hpcgnn plan of samples", "the vectors that they fetch are random"
+        features.append(Feature(name, lacks({Trait.NODE_VECTORS: counted}), ("train.task",)))
+    return features
 
 
 def _works(
     config: Config, choice: Choice, source: Sequence[Feature], asked: Collection[str]
 ) -> bool:
-    """Return whether a choice works and is planned from a `source`.
+    """Return whether a choice works and can be planned from a `source`.
 
-    Raises `InputError` if it does not, and its exchange was `asked` for.
+    Raises `InputError` if it does not and its exchange is among those `asked` for.
     """
     try:
         check_run(configured(config, choice), *plans_of(config, source))
@@ -211,7 +211,7 @@ def _works(
 
 
 def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:
-    """Write the shape of a graph, and say what its parts save."""
+    """Write the shape of a graph and report the rows that its parts save."""
     facts, pattern = whole.facts, whole.patterns[ALL].diagonal
     if facts.directed or facts.relations or facts.type_names:
         raise InputError(
@@ -235,21 +235,21 @@ def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:
     outside, random = outside_of(degrees, blocks, rows)
     write_shape(options.write_shape, facts.name, {**values, "outside": outside}, degrees)
     report(
-        f"{blocks} block rows read {rows:,} rows of each other, random ones would {random:,.0f}: "
+        f"{blocks} block rows read {rows:,} rows from each other, random ones {random:,.0f}: "
         f"outside = {outside:.4g}"
     )
     return 0
 
 
 def _training(words: Sequence[str], choice: Choice) -> str:
-    """Return the command that trains as planned, with the user's words."""
+    """Return the command that trains as planned, with the user's configuration words."""
     overrides = choice.overrides()
     keys = {word.partition("=")[0] for word in overrides}
     remaining = [word for word in words if word.partition("=")[0] not in keys]
     try:
         config_of(words)
     except InputError:
-        # A plan needs no run directory, all else was read before.
+        # Only the run directory can be missing, which a plan does not need.
         remaining.append("run.dir=run")
     return f"{start_of(choice.ranks)} {shlex.join([*remaining, *overrides])}"
 
@@ -316,5 +316,5 @@ def _show(
     first = best[0].choice
     line = f"fastest that fits: {number(first.ranks, 'rank')}, {first.exchange}, {first.schedule}"
     if ties := len(best) - 1:
-        line += f"; {ties} more as fast as can be told, and it sends the fewest bytes"
+        line += f"; {ties} more are as fast within the spread, and it sends the fewest bytes"
     report(line)

@@ -1,8 +1,8 @@
-"""Messages of one process that stands for a rank of many: they bring zeros, and are counted.
+"""Simulated messages for the rehearsal of one rank of many: they deliver zeros and are counted.
 
-Everything above them is the code that trains. Zeros are written where rows would arrive, which
-takes the memory and the stores of a real arrival: pages of a buffer count as memory when they are
-first touched, and zeros are safe in every product.
+All code above them is that of training. Zeros are written where rows would arrive, which costs the
+memory and the stores of a real arrival, since the pages of a buffer count as memory when they are
+first touched; and zeros are safe in every product.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,15 +30,15 @@ Log = Callable[[Movement | Reduction], None]
 
 
 def at_once() -> Window:
-    """Return the window of messages that are waited for as soon as they are sent."""
+    """Return the window of messages that are waited for immediately."""
     now = computing_s()
     return Window(now, now)
 
 
 class SilentTransport:
-    """A transport whose messages are not sent; see `hpcgnn.spmm.Transport`.
+    """A transport that sends nothing; see `hpcgnn.spmm.Transport`.
 
-    The log hears of sums over replicas that are not of rows.
+    It logs sums over replicas of arrays that are not divided into rows.
     """
 
     in_step = False
@@ -49,29 +49,29 @@ class SilentTransport:
     def start(
         self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
-        """Fill what arrives."""
+        """Fill the received rows with zeros."""
         received[...] = 0
         return Transfer(), Transfer()
 
     def start_broadcast(self, comm: Communicator, rows: Array, root: int) -> Transfer:
-        """Fill the rows of another rank."""
+        """Fill the rows with zeros if another rank is the root."""
         if root != self._rank:
             rows[...] = 0
         return Transfer()
 
     def start_reduce(self, comm: Communicator, partial: Array, total: Array, root: int) -> Transfer:
-        """Fill the total of this rank."""
+        """Fill the total with zeros if this rank is the root."""
         if root == self._rank:
             total[...] = 0
         return Transfer()
 
     def combine(self, comm: Communicator, values: Array) -> None:
-        """Leave what other ranks would add to."""
+        """Log the sum and leave the values."""
         self._log(Reduction(values.nbytes, at_once()))
 
 
 class CountedExchange:
-    """A ghost exchange that tells a log of every start."""
+    """A ghost exchange that logs the start of every fetch and push."""
 
     def __init__(
         self, inner: GhostExchange, log: Log, key: PatternKey, channel: Channel, *, pushed: bool
@@ -86,7 +86,7 @@ class CountedExchange:
     def start_fetch(self, x: Array, *, keep: bool = False, columns: Packing | None = None) -> Fetch:
         """Start to deliver rows."""
         window = self._note(x, columns, reverse=False)
-        # Stages that are fetched ahead of the one in work have until the last one.
+        # With prefetch, messages can be hidden until the last stage.
         last = len(self._inner.columns.widths) - 1 if self._is_ahead else 0
         fetch = self._inner.start_fetch(x, keep=keep, columns=columns)
         window.began_s = window.ended_s = computing_s()
@@ -110,7 +110,7 @@ class CountedExchange:
 
 
 class TimedFetch:
-    """A fetch whose window ends where the computing needs the stage numbered `last`."""
+    """A fetch whose window ends when the computation needs stage `last`."""
 
     def __init__(self, inner: Fetch, window: Window, last: int) -> None:
         self._inner, self._window, self._last = inner, window, last
@@ -123,7 +123,7 @@ class TimedFetch:
 
 
 class TimedPush:
-    """A push whose window begins where the stage numbered `first` is sent."""
+    """A push whose window begins when stage `first` is sent."""
 
     def __init__(self, inner: Push, window: Window, first: int) -> None:
         self._inner, self._window, self._first = inner, window, first
@@ -136,22 +136,22 @@ class TimedPush:
             self._window.began_s = computing_s()
 
     def finish(self) -> None:
-        """Take in what arrives."""
+        """Combine what arrives."""
         self._window.ended_s = computing_s()
         self._inner.finish()
 
 
 class CountedSum(ReplicaSum):
-    """A sum over replicas that tells a log of every start."""
+    """A sum over replicas that logs every start."""
 
-    def __init__(self, log: Log, key: PatternKey, *made_of: Any) -> None:
-        super().__init__(*made_of)
-        *_, shares = made_of
+    def __init__(self, log: Log, key: PatternKey, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        *_, shares = arguments
         self._log, self._key, self._is_adjoint = log, key, shares.is_adjoint
 
     @override
     def bring(self, partial: Array, join: Combine) -> None:
-        # The results are spread in the same width.
+        # One movement covers both directions: results are spread in the same width.
         if self.has_peers:
             size = partial.shape[1] * partial.itemsize
             self._log(Movement(self._key, "summed", self._is_adjoint, size, window=at_once()))
@@ -160,10 +160,10 @@ class CountedSum(ReplicaSum):
 
 @dataclass(frozen=True, eq=False)
 class CountedRequest(RowRequest):
-    """A request whose rows of other ranks are zeros; see `RowRequest`.
+    """A request for which rows of other ranks are zeros; see `RowRequest`.
 
-    `own` tells which of the wanted rows are this rank's, `own_rows` are their local rows. `key`
-    says what the rows are, and `log` hears of them.
+    `own` are the positions of this rank's rows among the requested ones, `own_rows` their local
+    rows. Exchanges are logged with `key`.
     """
 
     own: GlobalIndices
@@ -178,7 +178,7 @@ class CountedRequest(RowRequest):
     @override
     def rows(self, array: Array) -> Array:
         self._note(array, reverse=False)
-        # Packed as for other ranks, which takes its time and memory.
+        # Pack the rows as if to send them, for its time and memory.
         np.ascontiguousarray(array[self.asked])
         arrived = np.zeros((len(self.owners), *array.shape[1:]), array.dtype)
         arrived[self.own] = array[self.own_rows]
@@ -196,17 +196,17 @@ class CountedRequest(RowRequest):
 
 @dataclass(frozen=True, eq=False)
 class WantedRows:
-    """The requests of all ranks for some rows, which one process knows.
+    """The requests of all ranks for some rows, known to one process.
 
-    `starts` (blocks + 1,) int64 are rows of their owners, `wanted` for each block the increasing
-    rows that its rank asks for, own ones too.
+    `starts` (blocks + 1,) int64 are the owners' first rows; `wanted` holds for each block the
+    ascending rows that its rank requests, own ones too.
     """
 
     starts: Offsets
     wanted: Sequence[GlobalIndices]
 
     def traffic(self, replication: int) -> Traffic:
-        """Return the rows that ranks get of each other; each replica asks for all."""
+        """Return the rows that ranks get from each other; each replica requests all of them."""
         blocks, num_rows = len(self.wanted), int(self.starts[-1])
         owner = RowMap(self.starts, 0).owner
         fetched = np.array([np.bincount(owner(rows), minlength=blocks) for rows in self.wanted])
@@ -217,7 +217,7 @@ class WantedRows:
         return Traffic.of_all(fetched, np.zeros_like(fetched), sums, none, num_rows, num_rows)
 
     def of_rank(self, block: int, key: PatternKey) -> Callable[..., CountedRequest]:
-        """Return what makes the request of a rank, of its ``comm`` and a ``log``."""
+        """Return the function that makes the request of a rank from its ``comm`` and a ``log``."""
         row_map, rows = RowMap(self.starts, block), self.wanted[block]
         asked = [row_map.to_local(rows[row_map.is_local(rows)]) for rows in self.wanted]
         own = np.flatnonzero(row_map.is_local(rows))

@@ -1,8 +1,8 @@
-"""A graph of which only its shape is known: what ranks exchange is expected, their rows are drawn.
+"""A graph known only by its shape: exchanged rows are expectations, and block rows are drawn.
 
-Rows that ranks need of each other follow from degrees, see `DrawnParts`. A rank that is rehearsed
-gets a block row that is drawn, see `DrawnRow` (the model of Chung and Lu). What a cover saves is
-what it saves in such a block row, of a part with a middling number of non-zeros.
+The expected rows that ranks need from each other follow from degrees, see `DrawnParts`. A rehearsed
+rank gets a random block row (the model of Chung and Lu), see `DrawnRow`. The savings of a cover are
+measured in a few drawn block rows and interpolated by their non-zeros.
 """
 
 from collections import deque
@@ -39,9 +39,9 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, 
 
 
 class DegreeGraph(PlannedGraph):
-    """A shape, as a configuration trains on it; the exchange matters for active sets alone.
+    """A shape as a configuration trains on it; its exchange matters only for active sets.
 
-    Raises `InputError` where the configuration asks for what degrees do not tell.
+    Raises `InputError` if the configuration needs anything that degrees do not determine.
     """
 
     counts_by = Trait.PLANNED_FROM_DEGREES
@@ -54,7 +54,7 @@ class DegreeGraph(PlannedGraph):
         model = find_model(config.model.name)
         self.wanted = on_graph(model.aggregations, directed=directed)
         self.by_relation = any(a.by_relation for a in self.wanted)
-        # A node aggregates from itself, too.
+        # Whether nodes aggregate from themselves too.
         self.loops = any(a.self_loops for a in self.wanted)
         self.entries, names, self._reverses = _entries(config, edges, self.by_relation)
         self.num_relations = len(names) or 1
@@ -90,17 +90,17 @@ class DegreeGraph(PlannedGraph):
         self.reach = Reach(training, self.entries, depth, last)
         self.store_bytes = shape.store_bytes
         self._parts: DrawnParts | None = None
-        # Drawn for a cover, or rehearsed.
+        # The last block rows that were drawn, for a cover or a rehearsal.
         self._drawn: deque[DrawnRow] = deque(maxlen=2)
 
     def _edge_width(self, config: Config, edges: Sequence[Edges]) -> int:
-        """Return the features of edges that the model reads; `InputError` where it misses them."""
+        """Return the width of edge features that the model reads; `InputError` if missing."""
         width = edges[0].num_features
         needed = Trait.STORED_EDGE_FEATURES in union(find_model(config.model.name)).needs
         if width == 0 and (needed or config.model.edge_features):
             raise InputError(
                 f"shape {self._shape.name}: {config.model.name} reads features of edges, which "
-                "have none; say how many with features = N of [edges.NAME]"
+                "have none; give their number as features = N in [edges.NAME]"
             )
         messages = any(a.passes_messages for a in self.wanted)
         return width if messages or config.model.edge_features else 0
@@ -128,13 +128,13 @@ class DegreeGraph(PlannedGraph):
         return dict.fromkeys(self.keys, (sum(most) + self.loops,) * 2)
 
     def parts(self, blocks: int) -> DrawnParts:
-        """Return the parts of so many block rows; the last ones are kept."""
+        """Return the parts for a number of block rows; the most recent ones are kept."""
         if self._parts is None or self._parts.num_parts != blocks:
             self._parts = DrawnParts(self._shape, blocks)
         return self._parts
 
     def block_row(self, blocks: int, part: int) -> DrawnRow:
-        """Return the drawn block row of a part; the last two are kept."""
+        """Return the drawn block row of a part; the two most recent are kept."""
         parts = self.parts(blocks)
         for row in self._drawn:
             if row.parts is parts and row.part == part:
@@ -144,7 +144,7 @@ class DegreeGraph(PlannedGraph):
         return self._drawn[-1]
 
     def reverse(self, relations: Array) -> Array:
-        """Return the relations of the same edges the other way."""
+        """Return the relations of the reverse edges."""
         return self._reverses[relations]
 
     @property
@@ -195,7 +195,7 @@ class DegreeGraph(PlannedGraph):
 
 
 class DegreeSurvey(Survey):
-    """What ranks need for a pattern, in expectation; the exchange has `PLANNED_FROM_DEGREES`."""
+    """Expected exchanges for a pattern; the exchange method has `PLANNED_FROM_DEGREES`."""
 
     def __init__(self, graph: DegreeGraph, blocks: int, key: PatternKey) -> None:
         self._graph, self._parts, self._key = graph, graph.parts(blocks), key
@@ -220,8 +220,8 @@ class DegreeSurvey(Survey):
             elif method.cover is all_rows:
                 pushed.fill(self._sums())
             else:
-                # A hub's row is pushed and its column fetched: what else the other side reads of it
-                # is covered, whether that side has hubs or not.
+                # A hub's row is pushed and its column fetched, whether or not the other side has
+                # hubs. So the shares depend on the reader only.
                 used, left = self._covered(blocks, method.cover)
                 by, of = _totals(self._ghosts(), blocks)
                 share_of = of / max(of.sum(), 1)
@@ -239,18 +239,18 @@ class DegreeSurvey(Survey):
         return Traffic(pieces, none, entries, *sizes)
 
     def _covered(self, blocks: int, cover: Cover) -> tuple[Array, Array]:
-        """Return (blocks,) shares: of ghosts that are fetched, of pairs of row and rank pushed.
+        """Return (blocks,) the shares of ghosts fetched, and of pairs of row and rank pushed.
 
-        Parts with hubs push more. A few parts are drawn, most of them full ones, others lie between
-        them by their non-zeros.
+        Parts with hubs push more. A few parts are drawn, most of them with many non-zeros, and the
+        shares of others are interpolated by their non-zeros.
         """
         order = np.argsort(self._entries, kind="stable")
         count = min(max(blocks // _DRAWN_SHARE, 1), _DRAWN_PARTS)
-        places = blocks - np.geomspace(max(blocks // 2, 1), 1, count).astype(np.int64)
-        drawn = order[places if count == 1 else np.append(0, places)]
+        ranks = blocks - np.geomspace(max(blocks // 2, 1), 1, count).astype(np.int64)
+        drawn = order[ranks if count == 1 else np.append(0, ranks)]
         shares = np.array([self._covered_of(blocks, int(part), cover) for part in drawn])
-        used, left = (np.interp(self._entries, self._entries[drawn], each) for each in shares.T)
-        return used, left
+        used, pushed = (np.interp(self._entries, self._entries[drawn], e) for e in shares.T)
+        return used, pushed
 
     def _covered_of(self, blocks: int, part: int, cover: Cover) -> tuple[float, float]:
         pattern = self._graph.block_row(blocks, part).pattern(self._key)
@@ -274,26 +274,26 @@ class DegreeSurvey(Survey):
         if method.received is None:
             ghosts = matrix.ghosts
             owners = matrix.row_map.owner(ghosts)
-            # Arrays of owners hold their active nodes, which are not drawn: about in proportion.
+            # Owners' arrays hold their active nodes, which are not drawn: estimate the rows.
             sizes = np.rint(self._columns).astype(np.int64)
             sizes[part] = matrix.shape[1]
             columns = (ghosts - starts[owners]) * sizes[owners] // np.diff(starts)[owners]
             of_arrays = Answers(none, nothing, none, none, (), (), sizes, columns.astype(np.int32))
             return PatternShare(matrix, traffic.operator_size, of_arrays, of_arrays, None)
 
-        def answers(rows: GlobalIndices, sent: Array, got: Array) -> Answers:
-            peers = np.flatnonzero((sent > 0) | (got > 0)).astype(np.int32)
-            out, into = (counts[peers].astype(np.int32) for counts in (sent, got))
+        def answers(rows: GlobalIndices, sent: Array, received: Array) -> Answers:
+            peers = np.flatnonzero((sent > 0) | (received > 0)).astype(np.int32)
+            out, into = (counts[peers].astype(np.int32) for counts in (sent, received))
             return Answers(peers, rows, out, into, (), (), np.diff(starts))
 
         sent = traffic.served(part)
-        got = _counts(matrix, matrix.ghosts[split.used])
-        held = matrix.column_nodes
-        held = np.arange(matrix.shape[1], dtype=np.int32) if held is None else held
-        if not len(held):
+        received = _counts(matrix, matrix.ghosts[split.used])
+        own = matrix.column_nodes
+        own = np.arange(matrix.shape[1], dtype=np.int32) if own is None else own
+        if not len(own):
             sent = np.zeros_like(sent)
-        asked = held[rng.integers(0, max(len(held), 1), int(sent.sum()))] + starts[part]
-        fetch, pushed = answers(asked.astype(np.int64), sent, got), None
+        requested = own[rng.integers(0, max(len(own), 1), int(sent.sum()))] + starts[part]
+        fetch, pushed = answers(requested.astype(np.int64), sent, received), None
         if not traffic.moved["pushed"][0][0].any():
             return PatternShare(matrix, traffic.operator_size, fetch, fetch, None)
         pushed = row.left_here(self._key, method.cover, matrix, self._graph.reverse)
@@ -303,18 +303,19 @@ class DegreeSurvey(Survey):
             np.unique(split.owners_of_pushed(matrix) * num_rows + rows), num_rows
         )
         sent = np.bincount(owners, minlength=blocks)
-        got = np.bincount(matrix.result_map.owner(pushed.targets), minlength=blocks)
-        return PatternShare(matrix, traffic.operator_size, fetch, answers(rows, sent, got), pushed)
+        received = np.bincount(matrix.result_map.owner(pushed.targets), minlength=blocks)
+        push = answers(rows, sent, received)
+        return PatternShare(matrix, traffic.operator_size, fetch, push, pushed)
 
     @cached_property
     def _columns(self) -> Array:
-        """(blocks,) columns of each block row."""
+        """(blocks,) number of columns of each block row."""
         shares = [self._graph.reach.of_type(self._inputs, t) for t in range(len(self._parts.sizes))]
         return np.asarray(np.array(shares) @ self._parts.sizes)
 
     @cached_property
     def _rows(self) -> Array:
-        """(blocks,) rows of each block row."""
+        """(blocks,) number of rows of each block row."""
         parts, reach, rows = self._parts, self._graph.reach, np.zeros(len(self._columns))
         if not self._graph.by_relation:
             shares = [reach.of_type(self._outputs, t) for t in range(len(parts.sizes))]
@@ -327,7 +328,7 @@ class DegreeSurvey(Survey):
 
     @cached_property
     def _entries(self) -> Array:
-        """(blocks,) non-zeros of each block row."""
+        """(blocks,) number of non-zeros of each block row."""
         counts = self._graph.loops * self._rows
         for entries in self._graph.entries:
             ends = entries.rows
@@ -336,7 +337,7 @@ class DegreeSurvey(Survey):
         return np.asarray(counts)
 
     def _ghosts(self) -> "_PerReader":
-        """Return what gives the nodes of each block row that readers read."""
+        """Return the function for the expected nodes of each block row that readers read."""
         reach, parts = self._graph.reach, self._parts
         sets = []
         for entries in self._graph.entries:
@@ -350,7 +351,7 @@ class DegreeSurvey(Survey):
         return nodes
 
     def _sums(self) -> "_PerReader":
-        """Return what gives the rows of readers that read some node of each block row."""
+        """Return the function for the expected rows of readers that read each block row."""
         reach, parts = self._graph.reach, self._parts
         sets = []
         for entries in self._graph.entries:
@@ -365,40 +366,41 @@ class DegreeSurvey(Survey):
 
 
 _PerReader: TypeAlias = Callable[[slice], FloatArray]
-"""Gives (m, blocks) for m readers what they need of each block row."""
+"""Maps a range of m readers to their needs (m, blocks) from each block row."""
 
 _DRAWN_PARTS, _DRAWN_SHARE = 12, 8
-"""Parts that are drawn for a cover: so many and the emptiest one, and one of so many parts."""
+"""Most parts drawn for a cover, beside the emptiest, and the number of parts per drawn one."""
 
 _PAIRS = 1 << 20
-"""Pairs of a piece of `Traffic`."""
+"""Number of pairs in a piece of `Traffic`."""
 
 
 def _pieces(blocks: int) -> Iterator[slice]:
-    """Yield the readers of each piece."""
+    """Yield the range of readers of each piece."""
     step = max(_PAIRS // blocks, 1)
     for start in range(0, blocks, step):
         yield slice(start, min(start + step, blocks))
 
 
 def _totals(needs: _PerReader, blocks: int) -> tuple[FloatArray, FloatArray]:
-    """Return (blocks,) what each needs of all, and what all need of each."""
+    """Return (blocks,) the sums of needs by reader, and by owner."""
     pieces = [(piece.sum(axis=1), piece.sum(axis=0)) for piece in map(needs, _pieces(blocks))]
     of_readers, of_owners = zip(*pieces, strict=True)
     return np.concatenate(of_readers), np.sum(of_owners, axis=0)
 
 
 class _Counts:
-    """Whole numbers for all pairs of block rows, in as few bytes as they need; at first zeros."""
+    """Integers for all pairs of block rows, in the smallest sufficient dtype; initially zeros."""
 
     def __init__(self, blocks: int, stream: int) -> None:
         self._blocks, self._stream = blocks, stream
         self._rows: list[Array] = []
 
     def fill(self, expected: _PerReader) -> None:
-        """Round what is expected up or down by chance; a block row needs nothing of itself.
+        """Round expectations up or down at random; a block row needs nothing from itself.
 
-        Most pairs of many ranks exchange less than a row. `expected` may be one row, or one column.
+        With many ranks, most pairs exchange less than a row. `expected` may return a single row or
+        a single column.
         """
         rng = np.random.default_rng([self._blocks, self._stream])
         for readers in _pieces(self._blocks):
@@ -409,7 +411,7 @@ class _Counts:
             self._rows.append(counts.astype(np.min_scalar_type(counts.max(initial=0))))
 
     def rows(self, readers: slice) -> Array:
-        """Return (1, m, blocks) those of a piece."""
+        """Return (1, m, blocks) the numbers of a piece."""
         if not self._rows:
             return np.zeros((1, readers.stop - readers.start, self._blocks), np.uint8)
         return self._rows[readers.start // max(_PAIRS // self._blocks, 1)][None]
@@ -420,15 +422,15 @@ def _united(
     sizes: Callable[[int], Array],
     readers: slice,
 ) -> FloatArray:
-    """Return (m, blocks) nodes that are reached by some entries, not twice by several.
+    """Return (m, blocks) the expected size of the union of sets of nodes.
 
-    `sets` have for some entries the type of the nodes with what tells nodes apart beside it, and
-    the nodes that they reach; `sizes` gives how many nodes of a type there are.
+    `sets` are pairs of a key, the nodes' type and relation, and a function for the nodes that some
+    entries reach. `sizes` maps a type to its number of nodes.
     """
     total: Any = 0.0
     for key in dict.fromkeys(key for key, _ in sets):
         size = np.maximum(sizes(key[0]), 1)
-        same = [reached(readers) for each, reached in sets if each == key]
+        same = [reached(readers) for other, reached in sets if other == key]
         total = total + size * (1 - prod(1 - reached / size for reached in same))
     return np.asarray(total)
 
@@ -450,7 +452,7 @@ def _chosen(config: Config, shape: Shape) -> list[Edges]:
 def _entries(
     config: Config, edges: list[Edges], by_relation: bool
 ) -> tuple[list[Entries], tuple[str, ...], LocalIndices]:
-    """Return the entries of the matrix, the relations that it tells apart, and their reverses."""
+    """Return the entries of the matrix, the relations it distinguishes, and their reverses."""
     entries, names = [], [edge_type.name for edge_type in edges] if by_relation else []
     count = len(edges)
     reverses = np.arange(max(len(names), 1), dtype=np.int32)
@@ -462,8 +464,8 @@ def _entries(
             continue
         if not (config.graph.undirected or doubled):
             raise InputError(
-                f"the edges {edge_type.name} go one way, and one way alone is not planned from "
-                "degrees: set graph.undirected=true, or give degrees of edges both ways"
+                f"the edges {edge_type.name} go one way, and a single direction is not planned "
+                "from degrees: set graph.undirected=true, or give degrees of edges both ways"
             )
         back = relation + count * doubled
         entries.append(Entries(edge_type.sources, edge_type.targets, back, edge_type.outside))
@@ -474,10 +476,10 @@ def _entries(
 
 
 def outside_of(degrees: Array, blocks: int, rows: float) -> tuple[float, float]:
-    """Return the `Edges.outside` by which so many rows move, and those of random block rows.
+    """Return the `Edges.outside` at which `rows` are exchanged, and the rows of random parts.
 
-    `degrees` (nodes,) count edges both ways; `rows` are what all block rows read of others in a
-    product.
+    `degrees` (nodes,) count edges both ways; `rows` is the number of rows that all block rows read
+    from others in a product.
     """
     values, counts = np.unique(degrees, return_counts=True)
 

@@ -1,9 +1,9 @@
-"""What is drawn of a graph of which only degrees are known: its parts, active sets, a block row.
+"""Random parts, active sets and block rows of a graph of which only degrees are known.
 
-Parts are random: which nodes a part has is drawn without replacement, degree by degree, and so
-exactly as ``hpcgnn partition --method random`` would. A node of degree d is then needed by a part
-with the share s of the nodes unless none of its d neighbours is there: 1 - (1 - s)^d, whatever the
-graph is. A part with more ends than others needs more, see `attractions`.
+The nodes of each degree are drawn for the parts without replacement, which has the same
+distribution as ``hpcgnn partition --method random``. A node of degree d is then needed by a part
+with a share s of the nodes unless none of its d neighbours is there, with probability
+1 - (1 - s)^d for any graph. A part with more ends than others needs more, see `attractions`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,19 +23,19 @@ from hpcgnn.spmm.cover import Cover
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
 _FACTORS = (1, 2654435761, 2246822519, 3266489917, 668265263, 374761393, 4294967291)
-"""Primes beyond any number of nodes; multiples of one order the nodes of a part by degree."""
+"""Multiples of a factor order a part's nodes by degree; primes are coprime to their number."""
 
 _GRID, _SURE = 500, 20.0
-"""Places at which attractions are found, up to one that no node withstands."""
+"""Grid points for attractions, and the exponent at which every node is a neighbour."""
 
 _ROUNDS = 8
-"""In which neighbours that were drawn twice are drawn again."""
+"""Most rounds in which neighbours that were drawn twice are drawn again."""
 
 
 class DrawnParts:
-    """Random parts of a shape, of nearly equal numbers of nodes of each type.
+    """Random parts of a shape, with nearly equal numbers of nodes of each type.
 
-    Nodes are numbered part after part, and in a part type after type.
+    Nodes are numbered part after part and, within a part, type after type.
     """
 
     def __init__(self, shape: Shape, num_parts: int) -> None:
@@ -57,7 +57,7 @@ class DrawnParts:
                 self._ends[ends] = DrawnEnds(ends, self.sizes[ends.type], factor, rng)
 
     def __getitem__(self, ends: Ends) -> "DrawnEnds":
-        """Return how some ends of the shape are spread over the parts."""
+        """Return the distribution of `ends` of the shape over the parts."""
         return self._ends[ends]
 
     def nodes_of(self, number: int, part: int) -> slice:
@@ -67,10 +67,10 @@ class DrawnParts:
 
 
 class DrawnEnds:
-    """How the nodes of each degree are spread over parts.
+    """The distribution of the nodes of each degree over parts.
 
-    `sizes` (parts,) int64 are nodes of the type. Node k of a part is at place ``k factor`` of those
-    by degree.
+    `sizes` (parts,) int64 are the numbers of nodes of the type. Node k of a part is at position
+    ``k factor`` modulo their number in the order of degrees.
     """
 
     def __init__(self, ends: Ends, sizes: Array, factor: int, rng: np.random.Generator) -> None:
@@ -79,15 +79,15 @@ class DrawnEnds:
         few = sizes.max(initial=0) <= np.iinfo(np.int32).max
         drawn = np.empty((len(sizes), len(left)), np.int32 if few else np.int64)
         for part, size in enumerate(sizes):
-            # Which nodes of those that are left; the last part has the rest.
+            # Draw from the nodes that are left; the last part gets the rest.
             drawn[part] = rng.multivariate_hypergeometric(left, size, method="marginals")
             left -= drawn[part]
         self.drawn: Array = drawn
-        """(parts, classes) nodes of each degree: of many parts int32, which halves a plan."""
+        """(parts, classes) nodes of each degree; int32 halves the memory of a large plan."""
 
     @property
     def of_part(self) -> Array:
-        """(parts,) float64 ends of each part."""
+        """(parts,) float64 number of ends of each part."""
         return np.asarray(self.drawn @ self.ends.degrees)
 
     def degrees_of(self, part: int) -> Array:
@@ -100,18 +100,18 @@ class DrawnEnds:
     def reached(
         self, ends: "DrawnEnds", active: float, outside: float, weights: Array | float = 1.0
     ) -> "Reached":
-        """Return how many nodes of each part have a neighbour in each part, expected.
+        """Return the expected numbers of nodes of each part that have a neighbour in each part.
 
-        `ends` are of the neighbours; `active` is the share of them that counts. `outside` is as in
-        `hpcgnn.plan.shape.Edges`; for it what a part reaches of itself is not right, and of no use.
-        `weights` (classes,) tell how much the nodes of each degree count.
+        `ends` are those of the neighbours, of which a share `active` counts. `outside` is as in
+        `hpcgnn.plan.shape.Edges`; with it, figures of a part with itself are wrong, but not needed.
+        `weights` (classes,) are the weights of nodes by degree.
         """
         power = outside * self.ends.degrees
         attraction = ends.drawn @ attractions(self.ends, ends.ends)
-        # Of many parts this is the largest array of a plan.
+        # With many parts this is the largest array of a plan, so work in place.
         chances = (-active * attraction[:, None] * power).astype(np.float32)
         np.negative(np.expm1(chances, out=chances), out=chances)
-        # The mean over random parts is known whatever the graph is.
+        # Correct to the mean over random parts, which is known for any graph.
         sizes, counts = np.unique(ends.sizes, return_counts=True)
         missed = 1 - np.minimum(active * sizes / ends.sizes.sum(), 1)
         right = counts @ (1 - missed[:, None] ** power) / len(ends.sizes)
@@ -121,9 +121,9 @@ class DrawnEnds:
         return Reached(np.minimum(chances, 1, out=chances), nodes)
 
     def cells(self) -> tuple[Array, Offsets, Array]:
-        """Return sums of ends up to each degree, and where each part's nodes of a degree begin.
+        """Return sums of ends up to each degree, and the first of each part's nodes of a degree.
 
-        Of many parts they are large: `draw` is given them, and nobody keeps them.
+        With many parts they are large, so callers pass them to `draw` and do not keep them.
         """
         weights = np.cumsum(self.ends.degrees * self.ends.counts)
         by_class = np.append(0, np.cumsum(self.drawn.T.reshape(-1)))
@@ -141,10 +141,10 @@ class DrawnEnds:
         cells: tuple[Array, Offsets, Array],
         rng: np.random.Generator,
     ) -> tuple[LocalIndices, GlobalIndices]:
-        """Return the part, and the number among its nodes of the type, of drawn nodes.
+        """Draw nodes in proportion to their ends; return their parts, and numbers in the parts.
 
-        `part` is the neighbour's. `local` (n,) tells whether the node is of the same part, or any;
-        the more ends, the likelier. `cells` are as `cells` returns.
+        `part` is the part of their neighbours. `local` (n,) tells whether a node must be of the
+        same part or may be of any. `cells` is the result of `cells`.
         """
         weights, by_class, inside = cells
         classes, parts = len(self.ends.degrees), len(self.sizes)
@@ -153,7 +153,7 @@ class DrawnEnds:
         for is_own, sums in ((False, weights), (True, chances)):
             nodes = np.flatnonzero(local == is_own)
             if not len(nodes) or not sums[-1]:
-                # A part without such nodes has no neighbours to offer.
+                # There is no such node in the part.
                 ends[nodes] = -1
                 continue
             kind = np.searchsorted(sums, rng.random(len(nodes)) * sums[-1], side="right")
@@ -171,29 +171,29 @@ class DrawnEnds:
 
 @dataclass(frozen=True, eq=False)
 class Reached:
-    """Nodes of each part that have a neighbour in another part, expected.
+    """Expected numbers of nodes of each part that have a neighbour in another part.
 
-    `chances` (parts, classes) float32 that a part has a neighbour of a node of each degree; `nodes`
-    (parts, classes) float32 of each degree that each part has.
+    `chances` (parts, classes) float32 are the probabilities that a part has a neighbour of a node
+    of each degree; `nodes` (parts, classes) float32 are the nodes of each degree in each part.
     """
 
     chances: FloatArray
     nodes: FloatArray
 
     def by(self, parts: slice) -> FloatArray:
-        """Return (m, parts): nodes of each part that have a neighbour in m parts."""
+        """Return (m, parts) the nodes of each part that have a neighbour in each of m `parts`."""
         return self.chances[parts] @ self.nodes.T
 
     def of(self, parts: slice) -> FloatArray:
-        """Return (m, parts): nodes of m parts that have a neighbour in each part."""
+        """Return (m, parts) the nodes of each of m `parts` that have a neighbour in each part."""
         return self.nodes[parts] @ self.chances.T
 
 
 def attractions(nodes: Ends, neighbours: Ends) -> FloatArray:
-    """Return (classes of `neighbours`,) what draws nodes to a neighbour of each degree.
+    """Return (classes of `neighbours`,) the attraction θ of a neighbour of each degree.
 
-    A node of degree d is a neighbour's with the probability 1 - exp(-θ d). θ is such that a
-    neighbour of degree D has D distinct nodes: for hubs more than in proportion to D.
+    A node of degree d is adjacent to it with probability 1 - exp(-θ d). θ is chosen so that a
+    neighbour of degree D has D distinct nodes; for hubs it grows faster than D.
     """
     reads = nodes.degrees > 0
     degrees, counts = nodes.degrees[reads], nodes.counts[reads]
@@ -201,28 +201,28 @@ def attractions(nodes: Ends, neighbours: Ends) -> FloatArray:
         return np.zeros(len(neighbours.degrees))
     least = 0.1 / max(nodes.total, 1)
     grid = np.geomspace(least, _SURE / degrees.min(), _GRID)
-    found = np.array([-np.expm1(-theta * degrees) @ counts for theta in grid])
+    reached = np.array([-np.expm1(-theta * degrees) @ counts for theta in grid])
     theta = np.exp(
-        np.interp(np.log(np.maximum(neighbours.degrees, 1e-9)), np.log(found), np.log(grid))
+        np.interp(np.log(np.maximum(neighbours.degrees, 1e-9)), np.log(reached), np.log(grid))
     )
-    # Below the grid it is in proportion.
+    # Below the grid θ is proportional to D.
     return np.asarray(
-        np.where(neighbours.degrees < found[0], least * neighbours.degrees / found[0], theta)
+        np.where(neighbours.degrees < reached[0], least * neighbours.degrees / reached[0], theta)
     )
 
 
 class Reach:
-    """The active sets ``S_0 .. S_L`` of random training nodes, in expectation.
+    """Expected active sets ``S_0 .. S_L`` of random training nodes.
 
-    A node is in ``S_l`` if it trains or has a neighbour in ``S_(l+1)``: neighbours are drawn in
-    proportion to their degrees. `training` (types,) is the share of the nodes that trains. `depth`
-    is L, 0 for no sets, and `last` how many of the last layers are cut to them, see `active_sets`.
+    A node is in ``S_l`` if it is a training node or has a neighbour in ``S_(l+1)``; neighbours are
+    drawn in proportion to their degrees. `training` (types,) is the share of training nodes.
+    `depth` is L, 0 for no sets; `last` layers are restricted to the sets, see `active_sets`.
     """
 
     def __init__(self, training: Array, entries: Sequence[Entries], depth: int, last: int) -> None:
         self._training, self._entries, self.depth = training, entries, depth
         whole = depth - last + (last < depth)
-        # Of each set the share of the rows' ends in the next one; None: a set of all nodes.
+        # For each set, the share of the rows' ends in the next set; None: a set of all nodes.
         self._next: list[list[float] | None] = [None] * (depth + 1)
         for level in range(depth, whole - 1, -1):
             following = [0.0] * len(entries)
@@ -232,29 +232,29 @@ class Reach:
 
     @property
     def keys(self) -> tuple[PatternKey, ...]:
-        """The patterns that are restricted; number l has rows ``S_(l+1)`` and columns ``S_l``."""
+        """Keys of the restricted patterns; pattern l has rows ``S_(l+1)`` and columns ``S_l``."""
         return tuple(
             (level, "in") for level in range(self.depth) if self._next[level + 1] is not None
         )
 
     def active(self, level: int | None, entries: Entries) -> float:
-        """Return the share of some entries that are in rows of a set; None: all nodes."""
+        """Return the share of `entries` that are in rows of a set; level None: all nodes."""
         ends = entries.rows
         return float(ends.degrees * ends.counts @ self.of_degrees(level, ends) / max(ends.total, 1))
 
     def of_degrees(self, level: int | None, ends: Ends) -> Array:
-        """Return (classes,) the share of the nodes of some degrees that a set has."""
+        """Return (classes,) the share of the nodes of each degree that are in a set."""
         return self.of_nodes(level, ends.type, {ends: ends.degrees})
 
     def of_type(self, level: int | None, number: int) -> float:
-        """Return the share of the nodes of a type that a set has."""
+        """Return the share of the nodes of a type that are in a set."""
         return float(self.of_nodes(level, number, {}))
 
     def of_nodes(self, level: int | None, number: int, degrees: Mapping[Ends, Array]) -> Array:
         """Return (nodes,) the probability that nodes of a type are in a set.
 
-        `level` is of the set; None: all nodes. `degrees` (nodes,) are of some ends; of others they
-        are any.
+        `level` is that of the set; None: all nodes. `degrees` (nodes,) are given for some ends;
+        other ends are averaged over.
         """
         following = None if level is None else self._next[level]
         any_degrees = next(iter(degrees.values()), np.float64(0))
@@ -271,10 +271,10 @@ class Reach:
 
 
 class DrawnRow:
-    """The rows of a part: neighbours in proportion to their degrees, each at most once.
+    """The drawn rows of a part: distinct neighbours in proportion to their degrees.
 
-    With `loops` nodes aggregate from themselves, too. Where rows are told apart `by_relation`,
-    those without entries are left out.
+    With `loops` nodes aggregate from themselves too. With rows `by_relation`, rows without entries
+    are left out.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ class DrawnRow:
         self.trained: Mask = self._in_set(reach.depth)
 
     def _degrees(self, number: int) -> dict[Ends, Array]:
-        """Return the degrees of the nodes of a type by each of its ends."""
+        """Return the degrees of the nodes of a type, for each of its ends."""
         ends = [
             e
             for entries in self._entries
@@ -313,11 +313,11 @@ class DrawnRow:
         return {ends: self.parts[ends].degrees_of(self.part) for ends in dict.fromkeys(ends)}
 
     def _draw(self, entries: Entries, rng: np.random.Generator) -> GlobalIndices:
-        """Return (entries,) int64 keys: row times all nodes, and column."""
+        """Return (entries,) int64 keys: row times the number of all nodes, plus column."""
         parts, part, all_nodes = self.parts, self.part, self._row_map.num_rows
         nodes = parts.nodes_of(entries.rows.type, part)
         degrees = parts[entries.rows].degrees_of(part)
-        # Degrees of a law's classes are means; a node has one of the two next to it.
+        # A class of a law has a mean degree; give each node one of the two nearest integers.
         counts = np.floor(degrees + rng.random(len(degrees))).astype(np.int64)
         columns, first = parts[entries.columns], parts.first[entries.columns.type]
         keys, missing, cells = np.empty(0, np.int64), counts, columns.cells()
@@ -335,7 +335,7 @@ class DrawnRow:
         return np.asarray(keys + shift * all_nodes)
 
     def _in_set(self, level: int | None) -> Mask:
-        """Return (nodes,) which are in a set, but for what entries say."""
+        """Return (nodes,) mask of the nodes drawn for a set, apart from those its entries imply."""
         chances = [
             self._reach.of_nodes(level, kind, self._degrees(kind))
             for kind in range(len(self.parts.sizes))
@@ -345,7 +345,7 @@ class DrawnRow:
     def _active(self) -> tuple[Mask, ...]:
         sets = [self._in_set(self._reach.depth)]
         for level in range(self._reach.depth - 1, -1, -1):
-            # Sets grow: the same number decides of a node in all of them.
+            # A node has one random number for all sets, so that they are nested.
             active = self._in_set(level) | sets[0]
             read = self._columns[np.tile(sets[0], self._num_relations)[self._rows]]
             active[self._row_map.to_local(read[self._row_map.is_local(read)])] = True
@@ -353,7 +353,7 @@ class DrawnRow:
         return tuple(sets)
 
     def _sets_of(self, key: PatternKey) -> tuple[Mask, Mask]:
-        """Return (columns, rows) of a pattern."""
+        """Return the masks of the columns and the rows of a pattern."""
         level, _ = key
         if level is None:
             everything = np.ones(self._row_map.num_local, np.bool_)
@@ -393,16 +393,16 @@ class DrawnRow:
     def left_here(
         self, key: PatternKey, cover: Cover, pattern: DistCSR, reverse: Callable[[Array], Array]
     ) -> PushedEntries:
-        """Return what others would leave to this rank: what it would leave of the transpose.
+        """Return the entries that others would push to this rank, from a cover of the transpose.
 
-        `reverse` returns the relation of the entries of the transpose.
+        `reverse` maps relations to those of the transpose.
         """
         row_map, (inputs, _) = self._row_map, self._sets_of(key)
         owners = row_map.owner(self._columns)
         relations, nodes = np.divmod(self._rows, row_map.num_local)
         left = (owners != row_map.block) & inputs[nodes]
         if key[0] is not None:
-            # Of the others' rows some are active, and only they know which.
+            # Only some rows of other ranks are active; draw which.
             share = np.array([self._reach.active(key[0] + 1, entries) for entries in self._entries])
             ghosts, numbers = np.unique(self._columns, return_inverse=True)
             drawn = np.random.default_rng([self.part, 4]).random(len(ghosts))[numbers]

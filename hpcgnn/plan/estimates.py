@@ -33,10 +33,10 @@ from hpcgnn.train.optimizer import num_evaluations
 from hpcgnn.typing import Array, FloatArray
 
 TURN_S = 1e-3
-"""Until a rank whose rows have arrived has its core again, which another rank computes on."""
+"""Seconds that a rank whose rows have arrived waits for its core, used by another rank."""
 
 CLOSE = 1.5
-"""Times the seconds of the fastest, up to which another choice is rehearsed again."""
+"""Choices within this factor of the fastest one's seconds are rehearsed again."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Machine:
     cores: int | None = None
 
     def threads(self, config: Config, ranks: int) -> int:
-        """Return the threads of a rank, as a run chooses them; on its own cores as many as here."""
+        """Return the threads of a rank, as a run chooses them; without `cores` as on this host."""
         if config.run.threads:
             return config.run.threads
         host, mates = os.sched_getaffinity(0), 1
@@ -59,9 +59,9 @@ class Machine:
         return threads_of(host, [host] * mates, os.environ.get("OMP_NUM_THREADS"))
 
     def crowding(self, computing: FloatArray, threads: int) -> float:
-        """Return how many times the slowest rank's computing takes where ranks share cores.
+        """Return the factor by which sharing cores prolongs the slowest rank's computing.
 
-        `computing` (ranks,) are seconds of each with so many `threads`.
+        `computing` (ranks,) are the seconds of each rank with `threads`.
         """
         if self.cores is None:
             return 1.0
@@ -74,8 +74,8 @@ class Machine:
 class Choice:
     """One way to run.
 
-    `is_auto`: the exchange was chosen by its cost. `block` is the block row to rehearse; None:
-    those that may take longest.
+    `is_auto` tells that the exchange was chosen by its cost. `block` is the block row to rehearse;
+    None: those that may take longest.
     """
 
     ranks: int
@@ -89,11 +89,11 @@ class Choice:
 
     @property
     def blocks(self) -> int:
-        """Block rows of a group."""
+        """Number of block rows of a group."""
         return self.ranks // (self.replication * self.groups)
 
     def overrides(self) -> list[str]:
-        """Return what to add to the command line of ``hpcgnn.train``."""
+        """Return the configuration words for the command line of ``hpcgnn.train``."""
         words = [f"exchange.method={self.exchange}", f"exchange.schedule={self.schedule}"]
         if self.prefetch:
             words.append(f"exchange.prefetch={self.prefetch}")
@@ -102,7 +102,7 @@ class Choice:
 
     @property
     def way(self) -> "Choice":
-        """One choice for all that run alike: at one block row exchanges do not differ."""
+        """The same choice for all that run alike: with one block row exchanges do not differ."""
         if self.blocks > 1:
             return replace(self, is_auto=False)
         return Choice(self.ranks, self.replication, "", "", groups=self.groups)
@@ -110,33 +110,33 @@ class Choice:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What one choice would need.
+    """The predicted needs of one choice.
 
     Parameters
     ----------
     rows_total, rows_max_send, rows_max_recv
-        Of one product over all nodes.
+        Rows of one product over all nodes: total, of the busiest sender, to the busiest receiver.
     bytes_epoch, bytes_max_send
         Bytes that all ranks, and the busiest one, send in a training epoch.
     bytes_once, bytes_evaluation
-        Bytes that all ranks send only before the first epoch or in it, and in an evaluation.
+        Bytes that all ranks send once, until the end of the first epoch, and in an evaluation.
     store_bytes
-        Of the file.
+        Size of the store.
     idle_bytes, peak_bytes, ghost_bytes
-        Of that rank, see `Rehearsal`.
+        Memory of the rehearsed rank, see `Rehearsal`.
     compute_s, exchange_s, hidden_s
-        Of a training epoch: computing, messages at the given bandwidth, and what of them passes
-        while the rank computes.
+        Seconds of a training epoch: computing, messages at the given bandwidth, and the part of
+        these that overlaps with computing.
     crowding
-        Times that `compute_s` takes because ranks of a host share its cores; 1 where none do.
+        Factor on `compute_s` because ranks of a host share its cores; 1 if they do not.
     turns
-        Exchanges and sums of an epoch, at each of which ranks that share cores wait for a turn.
+        Exchanges and sums of an epoch; ranks that share cores wait for a turn at each.
     evaluate_s
-        Of an evaluation, its messages included.
+        Seconds of an evaluation with its messages.
     computing_s, threads
-        Seconds of an epoch in which ranks compute, their sum, and the threads of each.
+        Sum over ranks of the seconds of computing in an epoch, and the threads of each rank.
     spread_s
-        By which two rehearsals of an epoch differed; 0 where one was enough, see `contenders`.
+        Difference between two rehearsals of an epoch; 0 if there was one, see `contenders`.
     """
 
     choice: Choice
@@ -166,7 +166,7 @@ class Candidate:
     def epoch_s(self) -> float:
         """Seconds of a training epoch.
 
-        While ranks that share a core wait for messages, others compute.
+        If ranks share cores, others compute while one waits for messages.
         """
         alone_s = self.compute_s + self.exchange_s - self.hidden_s
         return max(alone_s, crowded_s(self.compute_s, self.crowding, self.turns))
@@ -175,32 +175,31 @@ class Candidate:
     def cpu_s(self) -> float:
         """Core seconds of a training epoch, of all ranks.
 
-        A rank that waits for messages asks after them on its core, which it yields where others
-        share it.
+        A rank polls on its core while it waits for messages, but yields a shared core.
         """
         waits_s = self.choice.ranks * self.epoch_s - self.computing_s
         return self.computing_s * self.threads + (waits_s if self.crowding == 1 else 0.0)
 
     @property
     def again(self) -> Choice:
-        """The same choice, of which only the block row is rehearsed whose seconds count here."""
+        """The same choice with the block row whose rehearsal gave these seconds."""
         return replace(self.choice, block=self.rehearsed_rank // self.choice.replication)
 
     def fits(self, memory: int | None) -> bool:
-        """Return whether a rank needs at most `memory` bytes; None: any."""
+        """Return whether a rank needs at most `memory` bytes; None: no limit."""
         return memory is None or self.peak_bytes <= memory
 
     def train_s(self, config: Config) -> float:
-        """Return the seconds of all seeds and splits, without reading and planning."""
+        """Return the seconds of all seeds and splits, without reading and setting up."""
         train = config.train
         evaluations = num_evaluations(train)
         seconds = train.epochs * self.epoch_s + evaluations * self.evaluate_s
         return max(len(train.splits), 1) * len(train.seeds) * seconds
 
     def with_second(self, other: "Candidate") -> "Candidate":
-        """Return this with what a second rehearsal of the same choice found.
+        """Return this candidate combined with a second rehearsal of the same choice.
 
-        What disturbs a rehearsal makes it longer: the shorter seconds count.
+        Disturbances only prolong a rehearsal, so the shorter times count.
         """
         return replace(
             self,
@@ -213,15 +212,15 @@ class Candidate:
 
 
 def crowded_s(compute_s: float, crowding: float, turns: int) -> float:
-    """Return the seconds of some computing with so many exchanges where ranks share cores."""
+    """Return the seconds of computing with `turns` exchanges if ranks share cores."""
     return crowding * compute_s + TURN_S * turns if crowding > 1 else compute_s
 
 
 def contenders(candidates: Sequence[Candidate], memory: int | None) -> list[int]:
-    """Return the places of those that fit `memory` bytes and are within half of the fastest.
+    """Return the positions of candidates that fit `memory` bytes and are nearly the fastest.
 
-    They are to be rehearsed again, after all others, before one of them is chosen. None where all
-    run alike.
+    They have to be rehearsed again, after all others, before one is chosen. Returns none if all of
+    them run alike.
     """
     fitting = [index for index, candidate in enumerate(candidates) if candidate.fits(memory)]
     least_s = min((candidates[index].epoch_s for index in fitting), default=0.0)
@@ -230,12 +229,12 @@ def contenders(candidates: Sequence[Candidate], memory: int | None) -> list[int]
 
 
 def fastest(candidates: Sequence[Candidate], memory: int | None) -> list[Candidate]:
-    """Return those that fit `memory` and are as fast as can be told, what sends least first."""
+    """Return the fastest candidates that fit `memory`, up to spread, fewest bytes first."""
     fitting = [candidate for candidate in candidates if candidate.fits(memory)]
     if not fitting:
         return []
     first = min(fitting, key=lambda candidate: candidate.epoch_s)
-    # A difference within what rehearsals differ by is none.
+    # Differences within the spread of rehearsals do not count.
     equal = [
         candidate
         for candidate in fitting
@@ -251,7 +250,7 @@ def choices(
     schedules: Iterable[str],
     prefetch: int,
 ) -> Iterator[Choice]:
-    """Yield every combination whose `grids`, replication and groups, divide the ranks."""
+    """Yield every combination in which a grid of (replication, groups) divides the ranks."""
     for count, (replication, groups) in itertools.product(ranks, grids):
         if count % (replication * groups):
             continue
@@ -274,10 +273,10 @@ def predict(
 
     Collective over the grid of one rank that `whole` was read on.
 
-    Raises `InputError` when a choice has more block rows than the store has parts, or no block row
+    Raises `InputError` if a choice has more block rows than the store has parts, or if no block row
     has a training node.
 
-    A choice is rehearsed for `epochs`, with so many processes `beside` it; see `in_fresh_process`.
+    A choice is rehearsed for `epochs` by `beside` processes at a time; see `in_fresh_process`.
     `progress` is called after each choice.
     """
     surveyed: tuple[object, ...] = ()
@@ -297,7 +296,8 @@ def predict(
         resolved = replace(resolved, run=replace(resolved.run, threads=threads))
         starts = whole.row_starts(choice.blocks)
         ranks = Ranks(starts, resolved.exchange, machine.network.ranks_per_host)
-        # Schedules need the same rows, but get them from other ranks of two hosts.
+        # One survey serves both schedules, which need the same rows, though between hosts from
+        # different ranks.
         key = choice.blocks, choice.replication, choice.groups, choice.exchange
         if key != surveyed:
             surveys.clear()
@@ -314,7 +314,7 @@ def predict(
         rehearsal = replace(rehearsal, peak_bytes=max(run.peak_bytes for _, run in rehearsed))
         messages = _Messages(traffic, ranks, machine.network)
         of_blocks = _computing(
-            {each: run.epoch_s for each, run in rehearsed}, _entries(traffic), np.diff(starts)
+            {block: run.epoch_s for block, run in rehearsed}, _entries(traffic), np.diff(starts)
         )
         of_ranks = np.tile(np.repeat(of_blocks, choice.replication), choice.groups)
         work = _Work(of_ranks, threads, machine.crowding(of_ranks, threads))
@@ -326,7 +326,7 @@ def predict(
 
 
 def configured(config: Config, choice: Choice) -> Config:
-    """Return the configuration of a run that takes a choice."""
+    """Return `config` with the exchange and the grid of a choice."""
     exchange = replace(
         config.exchange,
         method=choice.exchange,
@@ -340,7 +340,7 @@ def configured(config: Config, choice: Choice) -> Config:
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What ranks compute in an epoch: (ranks,) the seconds of each, its threads, the crowding."""
+    """Computing of ranks in an epoch: (ranks,) seconds, threads of a rank, and crowding factor."""
 
     seconds: FloatArray
     threads: int
@@ -348,7 +348,7 @@ class _Work:
 
 
 class _Messages:
-    """What the exchanges of some ranks cost."""
+    """The cost of the exchanges of some ranks."""
 
     def __init__(
         self, traffic: Mapping[PatternKey, Traffic], ranks: Ranks, network: Network
@@ -357,35 +357,35 @@ class _Messages:
         self._away = between_hosts(traffic, ranks)
 
     def sent(self, *groups: Moves) -> Sent:
-        """Return what each rank sends in the exchanges of its group."""
+        """Return the traffic of each rank in the exchanges of its group."""
         return sent_by_groups(groups, self._traffic, self._ranks.exchange.replication)
 
     def seconds(self, moves: Moves) -> float:
-        """Return the seconds of exchanges that begin together, of the rank that needs longest."""
+        """Return the seconds of exchanges that begin together, for the slowest rank."""
         copying, link = self._of_ranks(moves)
         return float((copying + link).max(initial=0))
 
     def passing(self, moves: Moves) -> tuple[float, float]:
-        """Return the seconds of exchanges of the rank that needs longest, and of those hidden.
+        """Return the seconds of the slowest rank's exchanges, and how many of them are hidden.
 
         Messages between hosts pass one after another while the rank computes, from the beginning of
-        their window on; what they need after its end is waited for. Ranks of one host copy, which
-        hides nothing.
+        their window. The rank waits for those that take longer than the window. Copies between
+        ranks of one host cannot be hidden.
         """
-        each = [self._of_ranks([move]) for move in moves]
-        if not each:
+        by_move = [self._of_ranks([move]) for move in moves]
+        if not by_move:
             return 0.0, 0.0
-        copying, link = np.array(each).transpose(1, 0, 2)
+        copying, link = np.array(by_move).transpose(1, 0, 2)
         total = (copying + link).sum(axis=0)
         slowest = int(np.argmax(total))
         waits = waiting([move.window for move in moves], link[:, slowest])
         return float(total[slowest]), float(link[:, slowest].sum() - waits)
 
     def _of_ranks(self, moves: Moves) -> tuple[Array, Array]:
-        """Return (ranks,) the seconds of each inside its host, and between hosts."""
+        """Return (ranks,) the seconds of each rank inside its host, and between hosts."""
         hosts, exchange = self._ranks.hosts_of_grid, self._ranks.exchange
         copies, per_host = exchange.replication, self._ranks.per_host
-        # Sums over all ranks cross hosts wherever there are two.
+        # Sums over all ranks cross hosts if there are several.
         crosses = per_host is not None and len(hosts) * exchange.groups > per_host
         crossing = [move for move in moves if crosses or isinstance(move, Movement)]
         away = sent_by_rank(crossing, self._away, copies)
@@ -393,9 +393,9 @@ class _Messages:
 
 
 def product_moves(size: int, *, joined: bool) -> list[Movement]:
-    """Return what a product moves between block rows and replicas, with rows of `size` bytes.
+    """Return the movements of a product between block rows and replicas; rows have `size` bytes.
 
-    `joined`: whether short messages of its two exchanges are one, see `joins_messages`.
+    `joined` tells whether short messages of its two exchanges are joined, see `joins_messages`.
     """
     # A push is an exchange from ghosts to owners.
     return [Movement(ALL, e, e == "pushed", size, joined=size * joined) for e in MOVEMENTS]
@@ -406,7 +406,7 @@ def product_seconds(
 ) -> float:
     """Return the seconds of the messages of one product with rows of `size` bytes, by the model.
 
-    Sums over replicas are left out: they are the same by every exchange.
+    Sums over replicas are left out, as they are the same for every exchange.
     """
     messages = _Messages({ALL: traffic}, ranks, network)
     moves = product_moves(size, joined=joined)
@@ -414,9 +414,9 @@ def product_seconds(
 
 
 def _cheapest(whole: Planned, config: Config, choice: Choice, network: Network) -> str:
-    """Return the exchange that a run with ``exchange.method=auto`` takes over such links.
+    """Return the exchange that a run with ``exchange.method=auto`` chooses on this network.
 
-    Those that are not planned from such a source are left out.
+    Exchanges that cannot be planned from this source are left out.
     """
     starts, costs = whole.row_starts(choice.blocks), {}
     plain = configured(config, replace(choice, exchange="aware"))
@@ -433,12 +433,11 @@ def _cheapest(whole: Planned, config: Config, choice: Choice, network: Network) 
 
 
 def _largest(traffic: Mapping[PatternKey, Traffic], trains: Array, rows: Array) -> list[int]:
-    """Return the block row with the most non-zeros, and that with the most rows.
+    """Return the block row with the most non-zeros and, if it has 1 % more rows, that with most.
 
-    The second one only where it has 1 % more rows than the first.
-
-    Products take time by non-zeros, dense layers by rows, and either may outweigh the other. Only
-    block rows with a training node count: `trains` and `rows` are (blocks,) of each.
+    The time of products depends on non-zeros, that of dense layers on rows, and either may
+    dominate. Only block rows with a training node count. `trains` and `rows` (blocks,) are the
+    numbers of training nodes and of rows.
     """
     entries = _entries(traffic)
     if not trains.any():
@@ -458,10 +457,10 @@ def _entries(traffic: Mapping[PatternKey, Traffic]) -> Array:
 
 
 def _computing(rehearsed: Mapping[int, float], entries: Array, rows: Array) -> FloatArray:
-    """Return (blocks,) the seconds of each block row, from those of the `rehearsed` ones.
+    """Estimate (blocks,) the seconds of each block row from those of the `rehearsed` ones.
 
-    They are taken to grow with non-zeros and with rows: each has half of the seconds of one block
-    row, and what fits both where there are two.
+    The model is linear in non-zeros and in rows: with equal shares if one block row was rehearsed,
+    fitted to both if two were.
     """
     sizes = np.stack([entries / max(entries.max(), 1), rows / rows.max()], axis=1)
     known = sizes[list(rehearsed)]
@@ -472,10 +471,10 @@ def _computing(rehearsed: Mapping[int, float], entries: Array, rows: Array) -> F
 
 
 def waiting(windows: Sequence[Window], seconds: FloatArray) -> float:
-    """Return the seconds that a rank waits for exchanges which share one link, in their order.
+    """Return the seconds that a rank waits for exchanges that share one link, in their order.
 
-    An exchange passes in the given `seconds` once it has begun and those before it have passed. At
-    the end of its window the rank waits for the rest, and all that comes later is later by that.
+    An exchange takes the given `seconds` once it has begun and those before it are complete. At the
+    end of its window the rank waits for the rest, which delays everything after it.
     """
     events = [(window.began_s, 0, number) for number, window in enumerate(windows)]
     events += [(window.ended_s, 1, number) for number, window in enumerate(windows)]
@@ -503,8 +502,8 @@ def _candidate(
         messages.sent(*groups) for groups in (rehearsal.once, rehearsal.epoch, rehearsal.evaluation)
     )
     exchange_s, hidden_s = messages.passing(rehearsal.epoch[0])
-    judged_s, judged_hidden_s = messages.passing(rehearsal.evaluation[0])
-    waits = judged_s - judged_hidden_s
+    evaluation_s, evaluation_hidden_s = messages.passing(rehearsal.evaluation[0])
+    waits = evaluation_s - evaluation_hidden_s
     product = messages.sent([Movement(ALL, name, reverse=False, row_bytes=1) for name in MOVEMENTS])
     return Candidate(
         choice=choice,

@@ -1,4 +1,4 @@
-"""Forks of a process that has imported training and does nothing else, and what it holds."""
+"""Forks of an idle process that has imported the training code, and the memory of that process."""
 
 import contextlib
 import mmap
@@ -19,10 +19,10 @@ FORK = multiprocessing.get_context("forkserver")
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """What a process has in memory that has imported training.
+    """The memory of a process that has imported the training code.
 
-    `idle_bytes` is its resident set, `files` are first and end of each range of pages where files
-    are mapped, `resident` tells which of these pages it has read.
+    `idle_bytes` is its resident set, `files` are the first page and the end of each range of pages
+    where files are mapped, and `resident` masks those of these pages that it has read.
     """
 
     idle_bytes: int
@@ -31,24 +31,24 @@ class Imported:
 
     @classmethod
     def now(cls) -> "Imported":
-        """Return what this process has."""
+        """Return the memory of this process."""
         files = mapped_files()
         return cls(status_bytes("VmRSS"), files, resident(files))
 
 
 _of_server: list[Imported] = []
-"""What the process had that forks are of; empty where each imports for itself."""
+"""The memory of the process that forks descend from; empty if each process imports for itself."""
 
 
 def serve() -> None:
-    """Make all later forks those of this process as it is now.
+    """Make all later forks descend from this process as it is now.
 
-    It has imported what they need, and has no threads.
+    It must have imported what they need and have no threads.
     """
     _of_server[:] = [Imported.now()]
     resource_tracker.ensure_running()
     spawn = util.spawnv_passfds
-    # multiprocessing would start Python again, which would import everything a second time.
+    # multiprocessing would start a new Python, which would have to import everything again.
     util.spawnv_passfds = _fork
     try:
         forkserver.ensure_running()
@@ -57,12 +57,12 @@ def serve() -> None:
 
 
 def imported() -> Imported:
-    """Return what the process has, or had, that this one is a fork of."""
+    """Return the memory at the fork of this process's ancestor, or that of this process."""
     return _of_server[0] if _of_server else Imported.now()
 
 
 def _fork(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:  # noqa: ARG001
-    """Start what ``python -c ARGS[-1]`` would run as a fork, with no other files open."""
+    """Run the code of ``python -c ARGS[-1]`` in a fork, with all other files closed."""
     process = os.fork()
     if process:
         return process
@@ -77,23 +77,23 @@ def _fork(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:  # n
 
 
 def status_bytes(name: str) -> int:
-    """Return a line of /proc/self/status that is in kB: VmHWM, the most resident at one time.
+    """Return the bytes of a line of /proc/self/status, such as VmHWM, the peak resident set.
 
-    The rusage of a process counts what its parent held before it, too.
+    The rusage of a process would include the memory of its parent before the fork.
     """
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def mapped_files() -> list[tuple[int, int]]:
-    """Return the pages of this process where files are mapped: first and end of each mapping."""
+    """Return the first page and the end of each range of pages where files are mapped."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     ranges = [line.split()[0].split("-") for line in lines if line.split()[4] != "0"]
     return [(int(low, 16) // mmap.PAGESIZE, int(end, 16) // mmap.PAGESIZE) for low, end in ranges]
 
 
 def resident(pages: list[tuple[int, int]], table: str = "/proc/self/pagemap") -> Mask:
-    """Return which of some pages this process has in memory; none where Linux does not tell."""
+    """Return a mask of the pages that are in memory; all False if Linux does not tell."""
     try:
         with Path(table).open("rb", buffering=0) as file:
             entries = b"".join(os.pread(file.fileno(), 8 * (b - a), 8 * a) for a, b in pages)

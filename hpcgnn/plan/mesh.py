@@ -1,9 +1,9 @@
-"""A mesh of which only its shape is known: a grid that is cut into boxes, one for each rank.
+"""A mesh known only by its shape: a grid that is divided into boxes, one for each rank.
 
-Boxes differ by where they lie: inside, or at faces, edges and corners of the grid. A small grid of
-at most 3 boxes on each axis has one of each kind: a whole one, and slices of what lies around it.
-It is made as a store, the rows between its boxes are counted, and the whole one is rehearsed, all
-as of any stored graph. What is kept of all boxes grows with their number alone. A mesh is a file:
+Boxes differ by their position: inside, or at faces, edges and corners of the grid. A small grid
+with at most 3 boxes on each axis has one box of each kind: a full-size one, and slices around it.
+It is written as a store; then, as for any stored graph, the rows between its boxes are counted and
+the full-size box is rehearsed. Memory grows only with the number of boxes. A mesh is a file:
 
     name = "box"
     [mesh]
@@ -56,7 +56,7 @@ class MeshShape:
     def read(cls, path: Path) -> "MeshShape":
         """Return the mesh in a file.
 
-        Raises `InputError` when a key is missing, unknown or out of range.
+        Raises `InputError` if a key is missing, unknown or out of range.
         """
         document = Table(str(path), read_tables(path), ("name", "mesh"))
         mesh = document.table("mesh", ("nodes", "steps", "fields"))
@@ -83,15 +83,15 @@ class MeshShape:
 
 @dataclass(frozen=True)
 class Boxes:
-    """A grid in boxes, which have `lengths` nodes along each axis; both are in C order."""
+    """A grid divided into boxes of `lengths` nodes along each axis; boxes are in C order."""
 
     lengths: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, nodes: tuple[int, ...], count: int) -> "Boxes":
-        """Return the boxes of the least surface, whose lengths differ by one at most.
+        """Divide a grid into `count` boxes of least surface whose lengths differ by at most one.
 
-        Raises `InputError` where a grid has no such number of boxes.
+        Raises `InputError` if the grid cannot be divided into so many boxes.
         """
         divisions = [
             sizes for sizes in _factors(count, len(nodes)) if np.all(np.less_equal(sizes, nodes))
@@ -108,26 +108,26 @@ class Boxes:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes on each axis."""
+        """The number of nodes on each axis."""
         return tuple(map(sum, self.lengths))
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """The boxes on each axis."""
+        """The number of boxes on each axis."""
         return tuple(map(len, self.lengths))
 
     @cached_property
     def places(self) -> Array:
-        """(axes, boxes) int64 where the boxes lie."""
+        """(axes, boxes) int64 positions of the boxes in the grid of boxes."""
         return np.indices(self.cuts).reshape(len(self.cuts), -1)
 
     def sides(self, places: Array) -> Array:
-        """Return (axes, m) int64 the nodes along the sides of the boxes at (axes, m) places."""
+        """Return (axes, m) int64 the side lengths in nodes of the boxes at positions (axes, m)."""
         pairs = zip(self.lengths, places, strict=True)
         return np.stack([np.array(lengths)[place] for lengths, place in pairs])
 
     def numbers(self, places: Array) -> Array:
-        """Return (m,) the numbers of the boxes at (axes, m) places."""
+        """Return (m,) the numbers of the boxes at positions (axes, m)."""
         return np.asarray(np.ravel_multi_index(tuple(places), self.cuts))
 
     @cached_property
@@ -137,7 +137,7 @@ class Boxes:
 
     @cached_property
     def small(self) -> "Boxes":
-        """The grid with a box of each kind: a whole one, the largest, among slices of others."""
+        """The grid with a box of each kind: one of the largest, among slices of others."""
         kinds = (
             ((most,), (most, 1), (1, most, 1))[min(len(sizes), 3) - 1]
             for sizes in self.lengths
@@ -147,17 +147,17 @@ class Boxes:
 
     @property
     def whole(self) -> int:
-        """The number of the whole box in the small grid."""
+        """The number of the full-size box in the small grid."""
         return int(self.small.numbers(np.array([[min(cut - 1, 2) // 2] for cut in self.cuts]))[0])
 
     @cached_property
     def kinds(self) -> Array:
-        """(axes, boxes) int64 where the box of the same kind lies in the small grid."""
+        """(axes, boxes) int64 position in the small grid of the box of the same kind."""
         cuts, last = (np.array(boxes.cuts)[:, None] - 1 for boxes in (self, self.small))
         return np.where(self.places == cuts, last, np.minimum(self.places, 1))
 
     def rows(self) -> GlobalIndices:
-        """Return (nodes,) int64 the row of each node: box after box, nodes of each in C order."""
+        """Return (nodes,) int64 the row of each node: box after box, each in C order."""
         of_axis = [np.repeat(np.arange(len(axis)), axis) for axis in self.lengths]
         places = np.stack([axis.reshape(-1) for axis in np.meshgrid(*of_axis, indexing="ij")])
         order = np.argsort(self.numbers(places), kind="stable")
@@ -167,7 +167,7 @@ class Boxes:
 
 
 def _factors(count: int, axes: int) -> list[tuple[int, ...]]:
-    """Return all ways to write a number as a product of so many."""
+    """Return all ordered factorisations of `count` into `axes` factors."""
     if axes == 1:
         return [(count,)]
     divisors = [divisor for divisor in range(1, count + 1) if count % divisor == 0]
@@ -180,7 +180,7 @@ def _factors(count: int, axes: int) -> list[tuple[int, ...]]:
 
 @collective
 def write_boxes(path: Path, shape: MeshShape, boxes: Boxes) -> None:
-    """Write a grid with the fields of a shape, all zeros, each box of which is a part."""
+    """Write a grid as a store with the fields of a shape, all zero, and each box as a part."""
     edges, rows = GridEdges(boxes.nodes), boxes.rows()
     order = np.argsort(rows)
     header = StoreHeader(name=shape.name, num_nodes=edges.num_nodes, undirected=True)
@@ -203,7 +203,7 @@ def write_boxes(path: Path, shape: MeshShape, boxes: Boxes) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Small:
-    """The small grid of some boxes as a plan reads it, and the configuration with its store."""
+    """The small grid of `boxes` as a plan reads it, and the configuration with its store."""
 
     boxes: Boxes
     whole: WholeGraph
@@ -215,11 +215,11 @@ class _Small:
 
 
 class MeshGraph(Planned):
-    """A mesh, as a configuration trains on it.
+    """A mesh as a configuration trains on it.
 
-    Collective over `grid`, which has one rank. Small grids are stored until `stack` is closed.
+    Collective over `grid`, which has one rank. Stores of small grids exist until `stack` is closed.
 
-    Raises `InputError` when the mesh does not fit the configuration.
+    Raises `InputError` if the mesh does not fit the configuration.
     """
 
     counts_by = Trait.PLANNED_FROM_MESH
@@ -239,7 +239,7 @@ class MeshGraph(Planned):
             write_boxes(path, self._shape, boxes.small)
             config = replace(self._config, graph=replace(self._config.graph, store=str(path)))
             store = self._stack.enter_context(GraphStore.open(path))
-            # Those of another number are not needed again soon, and are large.
+            # Keep one only, because they are large and choices come by number of blocks.
             self._made = {blocks: _Small(boxes, WholeGraph(self._grid, config, store), config)}
         return self._made[blocks]
 
@@ -266,7 +266,7 @@ class MeshGraph(Planned):
     def share(
         self, config: Config, ranks: Ranks, surveys: Mapping[PatternKey, Survey], block: int
     ) -> Share:
-        # The largest box inside needs most, and stands for all.
+        # The largest inner box needs most and represents all.
         small = self._small(ranks.num_blocks)
         config = replace(config, graph=small.config.graph)
         of_small = {
@@ -276,7 +276,7 @@ class MeshGraph(Planned):
 
 
 class MeshSurvey(Survey):
-    """What boxes need: of each as much as that of its kind in the `small` grid, by their sides."""
+    """Exchanges of boxes: those of the same kind in the `small` grid, scaled by their sides."""
 
     def __init__(self, boxes: Boxes, small: Survey) -> None:
         self._boxes, self.small = boxes, small
@@ -297,13 +297,14 @@ class MeshSurvey(Survey):
             readers = np.flatnonzero(is_there)
             kinds = boxes.kinds[:, readers]
             rows = between[:, small.numbers(kinds), small.numbers(kinds + direction)]
-            # Boxes share what lies along the sides that they have in common.
+            # Shared rows scale with the sides that two boxes have in common.
             shared = np.where(direction == 0, sizes[:, readers], 1).prod(axis=0)
             numbers = boxes.numbers(owners[:, readers])
             moved = np.stack([readers, numbers, *np.rint(rows * shared).astype(np.int64)])
             pairs.append(moved[:, rows.any(axis=0)])
         readers, owners, fetched, pushed = np.concatenate(pairs, axis=1)
-        # As in the whole box: walls have few of the entries, slices too few.
+        # Non-zeros per row as in the full-size box; slices have too few, and boundaries matter
+        # little.
         entries = counted.entries[boxes.whole] * np.diff(boxes.starts)
         entries = entries / np.diff(small.starts)[boxes.whole]
         count, ratio = len(boxes.starts) - 1, boxes.starts[-1] / small.starts[-1]

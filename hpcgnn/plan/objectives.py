@@ -1,4 +1,4 @@
-"""What objectives read of a whole graph, and move beside the products of the model."""
+"""Objectives in a plan: what they read from a whole graph, and their traffic beside products."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ from hpcgnn.train.objectives.several import SeveralObjectives, several
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 GRAPHS: PatternKey = (None, "graphs")
-"""The key of the pieces of graphs that their owners fetch."""
+"""The key of the pieces of graphs, which the owners of graphs fetch."""
 
 
 def pair_key(share: str) -> PatternKey:
@@ -57,32 +57,32 @@ Requests = Mapping[PatternKey, RowRequest]
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What a rank predicts: of its nodes nothing more than it holds."""
+    """A rank's part of an objective; this base class needs only the nodes that the rank owns."""
 
     objective_type: Any
 
     def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
-        """Return the objective of a rehearsed rank, whose requests are counted; collective."""
+        """Return the objective of a rehearsed rank, whose requests are counted. Collective."""
         objective: GraphObjective = self.objective_type(graph, config)
         return objective
 
     def repeats(self, config: Config) -> Sequence[int] | None:
-        """Return how often an epoch has each step that is rehearsed; None: once."""
+        """Return how often each rehearsed step occurs in an epoch; None: once."""
         return None
 
     def groups(self, config: Config) -> Sequence[int]:
-        """Return of each group of ranks the first that exchanges what it does."""
+        """Return for each group of ranks the first group with the same exchanges."""
         return [0] * config.exchange.groups
 
     @property
     def judgements(self) -> tuple[int, int]:
-        """How many parts alike an evaluation has, and how many of them are rehearsed."""
+        """The number of equal parts of an evaluation, and how many of them are rehearsed."""
         return 1, 1
 
 
 @dataclass(frozen=True, eq=False)
 class ReadRows:
-    """A graph as one process has read it whole, up to its edges."""
+    """A whole graph, without its edges, as one process has read it."""
 
     stored: StoredRows
     nodes: NodeBlock
@@ -90,11 +90,11 @@ class ReadRows:
 
 
 class Predictions:
-    """What is predicted of a whole graph: of all nodes, which ranks have without asking others.
+    """The objective of a whole graph; this base class predicts nodes, without further traffic.
 
-    `hidden` are edges that the graph is read without; None for none. `trains` (n,) are the nodes
-    whose rank has something to train on. `cuts_rows`: these are all rows that the loss reads, so
-    that others may be left out.
+    `hidden` are edges that are left out when the graph is read, if any. `trains` (n,) masks the
+    nodes for which a rank has something to train on. `cuts_rows` tells that the loss reads only
+    these rows, so that others may be left out.
     """
 
     hidden: HiddenEdges | None = None
@@ -109,34 +109,34 @@ class Predictions:
         self.trains = training_mask(labelled.labels, labelled.split)
 
     def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
-        """Return the sizes of the graph as the objective says them."""
+        """Return the facts about the graph as the objective changes them."""
         return facts
 
     def trained(self, starts: Offsets) -> Array:
-        """Return (blocks,) int64 how many nodes, or what else has a loss, each rank trains on."""
+        """Return (blocks,) int64 the number of nodes, graphs or edges that each rank trains on."""
         counts = np.add.reduceat(np.append(self.trains, False), starts[:-1], dtype=np.int64)
         return np.where(np.diff(starts) > 0, counts, 0)
 
     def requested(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
-        """Return what ranks fetch beside the products, by the rows of the ranks."""
+        """Return the rows that ranks fetch beside the products; `starts` are ranks' first rows."""
         return {}
 
     def copies(self, exchange: ExchangeConfig) -> set[int]:
-        """Return the numbers of copies of the graph that are computed side by side."""
+        """Return the numbers of copies of the graph that are computed together."""
         return set()
 
     def share(self, starts: Offsets, block: int) -> Predicted:
-        """Return what the rank of a block row predicts."""
+        """Return the part of the rank of a block row."""
         return Predicted(self._objective)
 
 
 @dataclass(frozen=True, eq=False)
 class PredictedGraphs(Predicted):
-    """Graphs that are predicted as a whole.
+    """A rank's part of predictions for graphs.
 
-    `node_graph` (num_local,) int64 are the numbers of the rank's nodes' graphs, `trained`
-    (num_local,) tells the nodes of training graphs, `found` (R,) int64 the graph of each piece that
-    it fetches. `labels` and `split` are of the graphs that it owns, by their numbers.
+    `node_graph` (num_local,) int64 are the graphs of the rank's nodes, `trained` (num_local,) masks
+    nodes of training graphs, and `found` (R,) int64 are the graphs of the pieces that it fetches.
+    `labels` and `split` are those of the graphs that it owns, in ascending order.
     """
 
     node_graph: GlobalIndices
@@ -171,7 +171,7 @@ class PredictedGraphs(Predicted):
 
 @dataclass(frozen=True, eq=False)
 class _RehearsedMembers(GraphMembers):
-    """Members whose owners would say only which nodes are `trained`."""
+    """Members whose owners send nodes only whether they are `trained`."""
 
     trained: Mask
 
@@ -181,7 +181,7 @@ class _RehearsedMembers(GraphMembers):
 
 
 class WholeGraphs(Predictions):
-    """The graphs of all ranks."""
+    """Predictions for graphs, of all ranks."""
 
     def __init__(self, objective: type[Objective], read: ReadRows) -> None:
         super().__init__(objective, read)
@@ -190,7 +190,7 @@ class WholeGraphs(Predictions):
         self.trains = self.trains[np.searchsorted(self._labelled.ids, self._node_graph)]
 
     def _pieces(self, starts: Offsets) -> tuple[Offsets, GlobalIndices, LocalIndices]:
-        """Return where each rank's pieces begin, the graph of each, and the rank that owns it."""
+        """Return each rank's first piece, the graph of each piece, and the rank that owns it."""
         parts = [
             np.unique(self._node_graph[start:stop]) for start, stop in pairwise(starts.tolist())
         ]
@@ -204,7 +204,7 @@ class WholeGraphs(Predictions):
 
     @override
     def trained(self, starts: Offsets) -> Array:
-        # The owner of a graph has its loss, whoever has the nodes.
+        # The owner of a graph has its loss, whichever ranks own its nodes.
         graphs, blocks = np.unique(self._node_graph[self.trains]), len(starts) - 1
         return np.bincount(self._owners(graphs, blocks), minlength=blocks)
 
@@ -229,10 +229,11 @@ class WholeGraphs(Predictions):
 
 @dataclass(frozen=True, eq=False)
 class PredictedLinks(Predicted):
-    """Edges that are predicted.
+    """A rank's part of link prediction.
 
-    `links` have a source or a target of the rank. `needed` are the pairs of each of `SHARES`, those
-    of training of the first epoch; `judged` the edges that the rank judges, of the tested shares.
+    `links` are the edges with targets on the rank. `needed` are the pairs of each of `SHARES`, for
+    training those of the first epoch; `judged` are the edges of the tested shares that the rank
+    evaluates.
     """
 
     links: Links
@@ -254,7 +255,7 @@ class PredictedLinks(Predicted):
 
 @dataclass(frozen=True, eq=False)
 class _FirstPairs:
-    """Pairs of the first epoch in every epoch; see `hpcgnn.train.links.pairs.PairSource`."""
+    """The pairs of the first epoch for every epoch; see `hpcgnn.train.links.pairs.PairSource`."""
 
     first: Pairs
     tested: Mapping[str, Tested]
@@ -265,7 +266,7 @@ class _FirstPairs:
 
 
 class WholePairs(Predictions):
-    """The pairs of the first epoch of all ranks, drawn by one process that has all edges."""
+    """Link prediction of all ranks: pairs of the first epoch, drawn by one process."""
 
     cuts_rows = False
 
@@ -317,7 +318,7 @@ class WholePairs(Predictions):
         return Pairs.of(*self._edges(share, starts, block), int(starts[-1]))
 
     def _edges(self, share: str, starts: Offsets, block: int) -> tuple[LinkEdges, GlobalIndices]:
-        """Return the edges that the rank of a block scores, and their wrong ends."""
+        """Return the edges that the rank of a block scores, and their negative ends."""
         edges, wrong = self._pairs[share]
         if share == "train":
             ranks = RowMap(starts, 0).owner(edges.targets)
@@ -328,17 +329,17 @@ class WholePairs(Predictions):
 
 @dataclass(frozen=True, eq=False)
 class RankEdges(Predicted):
-    """Edges of a rank whose labels are predicted; `edges` have not asked for their rows."""
+    """A rank's part of predictions for edges; `edges` have not requested their rows yet."""
 
     edges: PredictedEdges
 
     @override
     def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
-        def asked(share: str, needed: EdgeTargets) -> EdgeTargets:
+        def requesting(share: str, needed: EdgeTargets) -> EdgeTargets:
             return replace(needed, pairs=replace(needed.pairs, request=requests[pair_key(share)]))
 
         edges = self.edges
-        trained, judged = asked("train", edges.trained), asked("judged", edges.judged)
+        trained, judged = requesting("train", edges.trained), requesting("judged", edges.judged)
         objective: GraphObjective = self.objective_type(
             graph, config, replace(edges, trained=trained, judged=judged)
         )
@@ -346,7 +347,7 @@ class RankEdges(Predicted):
 
 
 class WholeEdges(Predictions):
-    """The labelled edges of all ranks, which one process has."""
+    """Predictions for edges, of all ranks, whose labelled edges one process has."""
 
     cuts_rows = False
 
@@ -382,13 +383,13 @@ class WholeEdges(Predictions):
 
 @dataclass(frozen=True, eq=False)
 class PredictedFields(Predicted):
-    """Fields of a rank's nodes, of which it reads the samples of a few steps."""
+    """A rank's part of predictions for fields; it reads the samples of a few steps only."""
 
     windows: Windows
     evaluated: int
 
     def _samples(self, config: Config) -> tuple[int, int, int]:
-        """Return whole batches, samples of a last one, and the batches that are rehearsed."""
+        """Return the number of whole batches, the samples left, and the batches to rehearse."""
         whole, rest = divmod(len(self.windows.anchors("train")), config.fields.batch)
         return whole, rest, min(whole, _WHOLE_BATCHES)
 
@@ -398,10 +399,11 @@ class PredictedFields(Predicted):
         series = Series.open(Context(graph.grid, config), graph)
         samples = {"train": rehearsed * config.fields.batch + rest, "valid": 1}
         series = replace(series, windows=self.windows.first(samples))
-        # Ends of edges are other ranks' to tell; noise, that is drawn by them, moves nothing.
+        # Noise is drawn by the ids of edges' ends, which other ranks would send; leave it out, as
+        # it moves no rows.
         noise = 0.0 if config.fields.edge_names else config.fields.noise
         few = replace(config, fields=replace(config.fields, evaluated=1, noise=noise))
-        # Numbers of any unit as they are could overflow.
+        # Scale the fields, as numbers in arbitrary units could overflow.
         scales = measure(graph.grid, series, config.fields.predict)
         objective: GraphObjective = self.objective_type(graph, few, series, scales)
         return objective
@@ -420,7 +422,7 @@ class PredictedFields(Predicted):
         groups, samples = config.exchange.groups, list[tuple[object, ...]]()
         for group in range(groups):
             numbers = [samples_of(group, groups, size) for size in (config.fields.batch, rest)]
-            # Without copies a group needs the graph alone, which all have.
+            # A group with only the first sample needs no copies, just the graph, which all have.
             samples.append(tuple((len(steps), steps == range(1)) for steps in numbers))
         return [samples.index(sample) for sample in samples]
 
@@ -432,9 +434,9 @@ class PredictedFields(Predicted):
 
 
 def copies_of_groups(num_samples: int, batch: int, groups: int) -> set[int]:
-    """Return how many copies of a graph some group of ranks joins for its samples of a batch.
+    """Return the numbers of copies of a graph that groups of ranks join for samples of a batch.
 
-    A group whose samples are the first one alone needs the graph as it is.
+    A group that has only the first sample needs no copies.
     """
     whole, rest = divmod(num_samples, batch)
     sizes = ([batch] if whole else []) + [rest]
@@ -443,7 +445,7 @@ def copies_of_groups(num_samples: int, batch: int, groups: int) -> set[int]:
 
 
 class WholeFields(Predictions):
-    """Samples of a series, of all nodes each."""
+    """Predictions for fields, of all ranks; every sample has all nodes."""
 
     cuts_rows = False
 
@@ -470,9 +472,9 @@ class WholeFields(Predictions):
 
 @dataclass(frozen=True, eq=False)
 class PredictedTogether(Predicted):
-    """What a rank predicts for several objectives, by their names; `facts` are what each reads.
+    """A rank's part of several objectives, by their names; `facts` are those that each reads.
 
-    `kind` are the objectives: a process that rehearses joins them.
+    `objective_type` holds the objectives' types; the rehearsing process joins them.
     """
 
     parts: Mapping[str, Predicted]
@@ -493,13 +495,13 @@ def _joined_key(name: str, key: PatternKey) -> PatternKey:
 
 
 def _keys_of(name: str, requests: Requests) -> list[PatternKey]:
-    """Return the keys of one of several objectives, as it calls them."""
+    """Return the keys of one of several objectives, without its name."""
     keys = ((number, kind.partition(".")) for number, kind in requests)
     return [(number, rest) for number, (first, _, rest) in keys if first == name]
 
 
 class WholeTogether(Predictions):
-    """What several objectives predict, each by its own `Predictions`."""
+    """Several objectives, each with its own `Predictions`."""
 
     cuts_rows = False
 
@@ -534,7 +536,7 @@ class WholeTogether(Predictions):
 
 
 _WHOLE_BATCHES = 2
-"""That are rehearsed of an epoch, all of which are alike."""
+"""Number of whole batches of an epoch that are rehearsed, as all are alike."""
 
 PREDICTIONS: Mapping[type[Objective], type[Predictions]] = {
     LinkObjective: WholePairs,
@@ -543,10 +545,10 @@ PREDICTIONS: Mapping[type[Objective], type[Predictions]] = {
     FieldObjective: WholeFields,
     SeveralObjectives: WholeTogether,
 }
-"""Objectives that move more than products, and what counts it."""
+"""The classes that count the traffic of objectives with more than the model's products."""
 
 
 def find_predictions(objective: type[Objective]) -> type[Predictions]:
-    """Return the `Predictions` of an objective, or of the one that it is derived from."""
+    """Return the `Predictions` of an objective or its nearest base class."""
     bases = (PREDICTIONS[base] for base in objective.__mro__ if base in PREDICTIONS)
     return next(bases, Predictions)

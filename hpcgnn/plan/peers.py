@@ -1,4 +1,4 @@
-"""What other ranks would tell a rank that sets up its exchanges; see `hpcgnn.spmm.Peers`."""
+"""Known answers of other ranks to a rank that sets up its exchanges; see `hpcgnn.spmm.Peers`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What other ranks would tell one ghost exchange of a rank; as the exchange asks for it.
+    """The answers of other ranks to one ghost exchange of a rank.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ class Answers:
     wanted
         The nodes that it sends, by peer.
     of_host, sent_by_host
-        The ghosts of every rank of its host, and the nodes that each sends, where its exchange asks
-        for them.
+        The ghosts of every rank of its host and the nodes that each sends, if its exchange needs
+        them.
     sizes
-        (blocks,) int64 rows that each rank fetches from.
+        (blocks,) int64 the number of rows of each rank's array.
     rows_at_owners
-        The row of each ghost in its owner's array, where its exchange asks for it.
+        The row of each ghost in its owner's array, if its exchange needs it.
     """
 
     peers: LocalIndices
@@ -47,9 +47,9 @@ class Answers:
 class PatternShare:
     """One matrix of a rank.
 
-    `block` is the block row, `size` is of the whole matrix. `fetch` and `push` are what the two
-    ghost exchanges of the rank are told; `pushed` are the entries that it multiplies for others,
-    None where no rank pushes any.
+    `block` is the block row; `size` is that of the whole matrix. `fetch` and `push` are the answers
+    to the two ghost exchanges of the rank. `pushed` are the entries that it multiplies for others;
+    None if no rank pushes any.
     """
 
     block: DistCSR
@@ -60,7 +60,7 @@ class PatternShare:
 
 
 class KnownPeers(Peers):
-    """Other ranks whose answers are those of `share`; `grid` is of one rank, at its place."""
+    """Other ranks with the answers of `share`; `grid` has one rank, which plays that rank."""
 
     def __init__(self, grid: ProcessGrid, share: PatternShare) -> None:
         super().__init__(grid)
@@ -68,7 +68,7 @@ class KnownPeers(Peers):
 
     @override
     def ids(self, plan: CommPlan, own: GlobalIndices) -> GlobalIndices:
-        # Their number matters, not they; so of values below.
+        # Only their number matters, here and for values below.
         return np.zeros(plan.num_ghosts, np.int64)
 
     def _to(self, ghosts: Ghosts) -> Answers:
@@ -78,7 +78,7 @@ class KnownPeers(Peers):
     def plan(self, ghosts: Ghosts, request: Request) -> tuple[CommPlan, GlobalIndices]:
         known, grid = self._to(ghosts), self._grid
         received = request.counts[known.peers]
-        assert np.array_equal(received, known.recv_counts), "an exchange asks what was foreseen"
+        assert np.array_equal(received, known.recv_counts), "the request differs from the survey"
         neighbours = grid.neighbourhood(known.peers[:0])
         rows = np.arange(len(known.wanted), dtype=np.int32)
         counts = known.send_counts, known.recv_counts
@@ -107,7 +107,7 @@ class KnownPeers(Peers):
     @override
     def rows_at_owners(self, ghosts: Ghosts) -> LocalIndices:
         rows = self._to(ghosts).rows_at_owners
-        assert rows is not None, "rows at owners are known to exchanges without a plan"
+        assert rows is not None, "rows at owners are known only for exchanges without a plan"
         return rows
 
     @override

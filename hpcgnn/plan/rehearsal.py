@@ -1,4 +1,4 @@
-"""The epochs of one rank, rehearsed: memory and seconds of computing, and what would travel."""
+"""Rehearse the epochs of one rank to measure memory and computing, and to record its exchanges."""
 
 import itertools
 import mmap
@@ -71,20 +71,20 @@ from hpcgnn.typing import Array, GlobalIndices, Mask
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What one rank needed.
+    """The needs of one rank.
 
     Parameters
     ----------
     idle_bytes, peak_bytes
-        Resident set of a process that has imported training and does nothing, and at most.
+        Resident set of an idle process that has imported the training code, and the peak.
     ghost_bytes
-        Rows of other ranks in memory at one time, at most.
+        Most bytes of other ranks' rows in memory at a time.
     epoch_s, evaluate_s
         Seconds of computing and copying in a training epoch (median) and in an evaluation, without
         those in which other processes had the core.
     once, epoch, evaluation
-        The exchanges and sums before the first epoch and those that it alone has, of a later epoch,
-        and of one evaluation; of the rank's place in each group of ranks, the busiest group first.
+        The exchanges and sums before the first epoch or only in it, in a later epoch, and in one
+        evaluation; for the rank at this position in each group of ranks, the busiest group first.
     """
 
     idle_bytes: int
@@ -101,7 +101,7 @@ class Rehearsal:
 class RehearsedOperators(Operators):
     """Operators of a share.
 
-    `share` tells what other ranks would; `log` is called with every exchange.
+    `share` has the answers of other ranks; `log` is called with every exchange.
     """
 
     share: Share
@@ -113,8 +113,7 @@ class RehearsedOperators(Operators):
         method = find_method(self.config.method)
 
         def make_ghosts(channel: Channel, ghosts: Ghosts) -> Any:
-            # The exchange that trains, unchanged; only messages below it and the count above it are
-            # not.
+            # This is the exchange of training; only the messages below it are simulated.
             exchange = method.make_ghosts(channel, ghosts)
             return CountedExchange(exchange, self.log, key, channel, pushed=ghosts.pushed)
 
@@ -123,9 +122,9 @@ class RehearsedOperators(Operators):
         return Exchange(channel, pattern, method.cover, make_ghosts, make_sum)
 
     def _key_of(self, pattern: DistCSR) -> PatternKey:
-        """Return the key of a pattern of the share, or of a scaling of it.
+        """Return the key of a pattern of the share, or of a scaling of one.
 
-        They share index arrays, so that identity tells the pattern where equal content could not.
+        They share index arrays, so compare identity: different patterns may have equal content.
         """
         patterns = self.share.patterns.items()
         return next(key for key, known in patterns if known.block.ghosts is pattern.ghosts)
@@ -140,7 +139,7 @@ class RehearsedOperators(Operators):
 
 
 class RehearsedExact(RehearsedOperators, ExactOperators):
-    """The same of reproducible runs."""
+    """Operators of a share in reproducible runs."""
 
     @collective
     @override
@@ -167,11 +166,11 @@ class RehearsedExact(RehearsedOperators, ExactOperators):
 
 
 class RehearsedEdges(EdgeFeatures):
-    """Features of a share's edges; others have zeros, and so have further ones."""
+    """Features of a share's edges; edges of other ranks have zeros."""
 
     @classmethod
     def of(cls, comm: Communicator, share: Share) -> "RehearsedEdges | None":
-        """Return those that attention reads; None where it reads none."""
+        """Return the features that attention reads; None if it reads none."""
         table = share.edges.table
         if table is None or not all(a.attends for a in share.aggregations):
             return None
@@ -193,7 +192,7 @@ class RehearsedEdges(EdgeFeatures):
 
 @dataclass(frozen=True, eq=False)
 class RehearsedAdjacency(Adjacency):
-    """What the products of copies of a share are made of."""
+    """The adjacency for products of several copies of a share."""
 
     make: RehearsedOperators
 
@@ -203,7 +202,7 @@ class RehearsedAdjacency(Adjacency):
         share, key = self.make.share, copies_key(len(numbers))
         of_pattern, table = share.patterns[key], share.edges.table
         if table is not None:
-            # Entries of messages are numbered, which the survey of copies does without.
+            # Messages need numbered entries, which the survey of copies lacks.
             of_pattern = replace(of_pattern, block=copies_of(self.matrix, len(numbers), table))
             table = table.copies(len(numbers))
         wide = replace(share, edges=OwnEdges({key: of_pattern, ALL: of_pattern}, table))
@@ -213,7 +212,7 @@ class RehearsedAdjacency(Adjacency):
 
 
 class ShareMatrices(Matrices):
-    """The matrices of a share, with values where training has them; see `Matrices`."""
+    """The matrices of a share, with values if training has them; see `Matrices`."""
 
     def __init__(self, share: Share) -> None:
         self._share = share
@@ -255,7 +254,7 @@ class ShareMatrices(Matrices):
         if of_ones and not kind.is_scaled:
             return block
         config, (for_row, for_column) = self._share.config.train, kind.powers or (0, 0)
-        # As rows that would arrive: numbers that are not normalised could grow with the layers.
+        # Use zeros, as for arriving rows: without normalisation, numbers could grow by layer.
         if of_ones:
             sizes = block.shape[0], block.shape[1], len(block.ghosts)
             powers = for_row, for_column, for_column
@@ -271,23 +270,23 @@ class ShareMatrices(Matrices):
 
 
 _ENOUGH_S, _MOST_EPOCHS = 0.5, 20
-"""Epochs that are shorter are rehearsed more often, up to so many: what disturbs one is rare."""
+"""Epochs are repeated until they take this long, up to so many, as disturbances are rare."""
 
 _STILL = 1e-9
-"""A learning rate that moves weights by next to nothing, and makes no number denormal."""
+"""A learning rate that hardly changes weights and makes no number denormal."""
 
 
 @collective
 def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
-    """Train a share as its rank would, and count this process as it is for idle.
+    """Train a share as its rank would; the present memory of this process counts as idle.
 
     Collective over `alone`, a grid of one rank.
 
-    It trains at least 2 `epochs`: the first one also makes transposes and buffers.
+    `epochs` is at least 2, since the first one also makes transposes and buffers.
     """
     idle_bytes = status_bytes("VmRSS")
-    # This rank may have no validation node, which other ranks have. Rows that would arrive are
-    # zeros, of which weights could be learned that are not finite.
+    # Do not stop early, as only other ranks may have validation nodes, and do not learn: arriving
+    # rows are zeros, from which weights could become infinite.
     whole_run = replace(share.config.train, patience=0, learning_rate=_STILL)
     training = replace(whole_run, epochs=epochs, evaluate_every=epochs)
     config = replace(share.config, train=training)
@@ -312,12 +311,12 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
             log=moved.append,
         )
         nodes = share.nodes
-        # The heap and buffers are kept as in training, or each epoch would pay for their pages.
+        # Keep the heap and buffers as training does, or each epoch would pay for their pages.
         with loading(lean=config.exchange.saves_memory):
             traits = node_traits(make.device, nodes, share.edges.means, config.train.precision)
             products = Products(make, ShareMatrices(share), nodes.original_id, traits)
         moved.clear()
-        # What comes before training depends on the epochs of the run, not of the rehearsal.
+        # Preparation depends on the epochs of the run, not on those of the rehearsal.
         exchange = replace(config.exchange, prepare="before")
         prepared = replace(share.config, exchange=exchange, train=whole_run)
         adjacency = RehearsedAdjacency(
@@ -335,7 +334,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
             movements.append(_moves(steps))
             began, before = computing_s(), waited_for_core()
             row = run.end_epoch(stop=False)[0]
-        judged_s = max(row["evaluate_s"] - (waited_for_core() - before), 0)
+        evaluate_s = max(row["evaluate_s"] - (waited_for_core() - before), 0)
         peak_bytes = status_bytes("VmHWM")
         before_more = tuple(moved)
         while sum(seconds) < _ENOUGH_S and len(seconds) < _MOST_EPOCHS:
@@ -343,34 +342,32 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         moved[:] = before_more
         parts, rehearsed = share.predicted.judgements
         of_part = _since(began, moved[: len(moved) // rehearsed])
-        evaluation = in_turn([(of_part, judged_s / rehearsed)] * parts)
+        evaluation = in_turn([(of_part, evaluate_s / rehearsed)] * parts)
         groups = {0: (movements[0], movements[-1])}
-        alike = share.predicted.groups(config)
-        for group in set(alike) - {0}:
-            # Only what it moves counts: no group needs more than the first, which has most samples.
+        representatives = share.predicted.groups(config)
+        for group in set(representatives) - {0}:
+            # Record only its exchanges: the first group has most samples, so none needs more.
             grid.group = group
             run_of_group = SeedRun(task, config, config.train.seeds[0], TraceRecorder.off())
             first, later = (_moves(_epoch(run_of_group, task, repeats, moved)) for _ in range(2))
             groups[group] = first, later
-        # The last epoch ends with the evaluation, of which parts alike may be left out. The first
-        # one makes transposes and buffers, which later ones find.
+        # The last epoch includes the evaluation, of which equal parts may have been left out. The
+        # first epoch makes transposes and buffers and is not counted.
         return Rehearsal(
             idle_bytes=idle_bytes,
-            # The peak of a process never falls, so a process of its own for every rehearsal: see
-            # `in_fresh_process`.
             peak_bytes=peak_bytes,
             ghost_bytes=grid.buffers.ghosts.peak,
             epoch_s=statistics.median(seconds[1:]),
-            evaluate_s=judged_s * parts / rehearsed,
-            once=tuple((*once, *_left(*groups[group])) for group in alike),
-            epoch=tuple(groups[group][1] for group in alike),
-            evaluation=(evaluation,) * len(alike),
+            evaluate_s=evaluate_s * parts / rehearsed,
+            once=tuple((*once, *_left(*groups[group])) for group in representatives),
+            epoch=tuple(groups[group][1] for group in representatives),
+            evaluation=(evaluation,) * len(representatives),
         )
 
 
 @dataclass(frozen=True)
 class _Step:
-    """The seconds of a step, and what moves in it."""
+    """The seconds of a step, and its exchanges."""
 
     seconds: float
     moves: Moves
@@ -378,7 +375,7 @@ class _Step:
     @classmethod
     @collective
     def of(cls, run: SeedRun, step: Callable[[Any], Any], moved: list[Any]) -> "_Step":
-        """Run a step, whose exchanges are heard in `moved`."""
+        """Run a step, whose exchanges are logged in `moved`."""
         began = computing_s()
         run.step(step)
         if run.gradient_bytes:
@@ -392,16 +389,16 @@ class _Step:
 def _epoch(
     run: SeedRun, task: Task[Any], repeats: Sequence[int] | None, moved: list[Any]
 ) -> list[_Step]:
-    """Return all steps of an epoch, of which each that is rehearsed may stand for several."""
+    """Rehearse an epoch and return its steps; a rehearsed step may be repeated for several."""
     moved.clear()
     run.begin_epoch()
     steps = [_Step.of(run, step, moved) for step in task.steps(run.seed, run.epoch)]
-    often = [1] * len(steps) if repeats is None else repeats
-    return [step for step, count in zip(steps, often, strict=True) for _ in range(count)]
+    counts = [1] * len(steps) if repeats is None else repeats
+    return [step for step, count in zip(steps, counts, strict=True) for _ in range(count)]
 
 
 def _since(began_s: float, moves: Moves) -> Moves:
-    """Return moves with their seconds from a beginning on."""
+    """Return moves with times relative to `began_s`."""
     return in_turn([((), -began_s), (moves, 0.0)])
 
 
@@ -410,8 +407,8 @@ def _moves(steps: Sequence[_Step]) -> Moves:
 
 
 def _left(first: Moves, later: Moves) -> Moves:
-    """Return what the first epoch moves beside a later one, as copies of a graph are made."""
-    assert not Counter(later) - Counter(first), "epochs exchange alike"
+    """Return the moves that only the first epoch has, in which copies of a graph are made."""
+    assert not Counter(later) - Counter(first), "a later epoch has exchanges that the first lacks"
     return tuple((Counter(first) - Counter(later)).elements())
 
 
@@ -419,14 +416,14 @@ def _left(first: Moves, later: Moves) -> Moves:
 def _task(
     alone: ProcessGrid, graph: LocalGraph, config: Config, share: Share, log: Log
 ) -> tuple[Task[Any], Sequence[int] | None]:
-    """Return the task of a rank, and how often an epoch has each of its steps; None: once."""
+    """Return the task of a rank, and how often each of its steps occurs in an epoch; None: once."""
     requests = {key: make(comm=graph.grid.layer, log=log) for key, make in share.requests.items()}
     objective = share.predicted.objective(graph, config, requests)
     pair, context = find_pair(config.train.task), Context(graph.grid, config, graph.products.trace)
     kind: Any = pair.source_of(config)
     if not kind.needs_rows:
         return Task(objective, kind(context, objective, None)), share.predicted.repeats(config)
-    # Steps are drawn of the whole graph, which every host has; this rank gets its share of each.
+    # Steps are sampled from the whole graph, which every host has; this rank gets its shares.
     prepare_products(context, objective)
     exchange = replace(ExchangeConfig(), prepare="first_epoch")
     whole, rows = pair.objective.load(
@@ -441,7 +438,7 @@ def _task(
 
 
 _DRAWN_STEPS = 4
-"""That are rehearsed of an epoch of drawn ones."""
+"""Number of sampled steps of an epoch that are rehearsed."""
 
 
 class FirstSteps(Source):
@@ -463,7 +460,7 @@ _HEARD = ("reduce.statistics", "reduce.exact", "reduce.largest")
 
 
 class HeardSums(TraceRecorder):
-    """A trace that records nothing; a log hears of sums and maxima over the block rows."""
+    """A trace that records nothing but logs sums and maxima over the block rows."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(None, enabled=False)
@@ -500,17 +497,17 @@ def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGr
 
 
 def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
-    """Rehearse where nothing but the share is in memory.
+    """Rehearse in a new process that has nothing but the share in memory.
 
-    Raises `InputError` when the process was killed, for instance because memory ran out.
+    Every rehearsal needs its own process, because the peak of a process never falls. Raises
+    `InputError` if the process was killed, for instance because memory ran out.
 
-    So many processes rehearse the share at the same time, `beside` each other, as the ranks of a
-    host do, whose memory's bandwidth they share; seconds are their medians. Each needs the memory
-    of a rank.
+    `beside` processes rehearse the share at the same time, so that they share the bandwidth of
+    memory as the ranks of a host do; seconds are their medians. Each needs the memory of a rank.
     """
     with scratch_folder() as folder:
         path = folder / "share"
-        # Protocol 5 is read without a second copy of the arrays, which would count as memory.
+        # Protocol 5 avoids a second copy of the arrays when reading, which would count as memory.
         with path.open("wb") as file:
             pickle.dump(share, file, protocol=5)
         try:
@@ -522,8 +519,8 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
             alone = ", or without --beside" if beside > 1 else ""
             raise InputError(
                 f"the rehearsal of block row {share.place.block} of {share.place.num_blocks} was "
-                "killed, as a process is that runs out of memory: plan more ranks, or on a host "
-                f"with more memory{alone}"
+                "killed, probably because memory ran out: plan more ranks, or on a host with more "
+                f"memory{alone}"
             ) from None
     return replace(
         rehearsals[0],
@@ -533,19 +530,19 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
 
 
 def _wait_for_all(together: Barrier) -> None:
-    """Let no process begin before all are there; each of them rehearses once."""
+    """Make all processes begin together; each rehearses once."""
     together.wait()
 
 
 def _rehearse_file(path: Path, epochs: int) -> Rehearsal:
-    # A fork begins without the pages of libraries that its parent read when it imported them, and
-    # a rank has them. What it reads again of them counts once.
-    had, began = imported(), status_bytes("VmRSS")
-    absent = had.resident & ~resident(had.files)
+    # A rank has the pages of libraries that are read by imports. A fork starts without them, so
+    # add its parent's, less those that it reads again.
+    parent, began = imported(), status_bytes("VmRSS")
+    absent = parent.resident & ~resident(parent.files)
     with path.open("rb") as file:
         share: Share = pickle.load(file)
     with ProcessGrid.of_this_process() as alone:
         rehearsal = rehearse(alone, share, epochs)
-    twice = mmap.PAGESIZE * int(np.count_nonzero(absent & resident(had.files)))
-    peak_bytes = rehearsal.peak_bytes + had.idle_bytes - began - twice
-    return replace(rehearsal, idle_bytes=had.idle_bytes, peak_bytes=peak_bytes)
+    twice = mmap.PAGESIZE * int(np.count_nonzero(absent & resident(parent.files)))
+    peak_bytes = rehearsal.peak_bytes + parent.idle_bytes - began - twice
+    return replace(rehearsal, idle_bytes=parent.idle_bytes, peak_bytes=peak_bytes)

@@ -1,10 +1,10 @@
-"""The shape of a graph that is planned for without the graph: node types and degree distributions.
+"""The shape of a graph, for plans without the graph itself: node types and degree distributions.
 
 A shape is a TOML file:
 
     name = "papers100M"
     classes = 172
-    training = 0.0109                # of the nodes of the first type, those that train
+    training = 0.0109                # share of training nodes among those of the first type
     [nodes.paper]
     count = 111_059_956
     features = 128
@@ -12,13 +12,13 @@ A shape is a TOML file:
     from = "paper"
     to = "paper"
     count = 1_615_685_872
-    features = 0                     # of an edge; each relation has as many
-    outside = 1.0                    # of the neighbours, those whose part is any part
+    features = 0                     # of an edge, equal for all relations
+    outside = 1.0                    # share of neighbours in a random part, not the node's own
     degrees = {exponent = 2.9, min = 1, max = 250_000}
 
-`degrees` are of edges taken both ways; a relation that has a direction has `out_degrees` of the
-nodes it comes from and `in_degrees` of those it goes to. Each is a power law as above, whose mean
-follows from the counts, or the name of a file with a line ``degree,count`` for every degree.
+`degrees` count edges in both directions; a directed relation has `out_degrees` of its sources and
+`in_degrees` of its targets instead. Each is a power law as above, whose mean follows from the
+counts, or the name of a file with a line ``degree,count`` for every degree.
 """
 
 import io
@@ -36,19 +36,19 @@ from hpcgnn.storage import NodeType, read_whole, write_whole
 from hpcgnn.typing import Array
 
 _EXACT = 1024
-"""Degrees of a law above this one share classes, each 2 % wide."""
+"""In a power law, degrees above this share classes that are 2 % wide."""
 
 _LARGEST = 10**9
-"""Nodes of a type: NumPy draws without replacement from fewer."""
+"""Limit of nodes of a type: NumPy can draw without replacement only from fewer."""
 
 _KEYS = ("from", "to", "count", "features", "outside", "degrees", "out_degrees", "in_degrees")
 
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """How many ends of a relation's edges the nodes of a type have.
+    """The degrees of the nodes of a type in a relation, at one end of its edges.
 
-    `degrees` (classes,) float64 increase, `counts` (classes,) int64 are the nodes of each.
+    `degrees` (classes,) float64 ascend; `counts` (classes,) int64 are the nodes of each degree.
     """
 
     type: int
@@ -57,7 +57,7 @@ class Ends:
 
     @property
     def total(self) -> float:
-        """Ends of all nodes."""
+        """Number of ends of all nodes."""
         return float(self.degrees @ self.counts)
 
 
@@ -66,8 +66,8 @@ class Edges:
     """A relation.
 
     `sources` and `targets` are the ends at the nodes that are aggregated from, and at those that
-    aggregate; one object where edges go both ways. `outside` is the share of the neighbours of a
-    node whose part is drawn of all parts; the others are of its own part. 1: parts are random.
+    aggregate; the same object if edges go both ways. `outside` is the share of a node's neighbours
+    that are in a random part; the others are in its own part. With 1, parts are random.
     """
 
     name: str
@@ -78,16 +78,16 @@ class Edges:
 
     @property
     def is_directed(self) -> bool:
-        """Whether edges go one way."""
+        """Whether edges go in one direction only."""
         return self.sources is not self.targets
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Entries of a matrix: nodes aggregate from their neighbours by a relation.
+    """The entries of a matrix by which nodes aggregate from their neighbours in a relation.
 
     `rows` are the ends at the nodes that aggregate, `columns` those at their neighbours. `relation`
-    is its number, where rows are told apart by relation; else 0. `outside` is as of `Edges`.
+    is the relation's number if rows are by relation, otherwise 0. `outside` is as in `Edges`.
     """
 
     rows: Ends
@@ -100,7 +100,7 @@ class Entries:
 class Shape:
     """Sizes and degrees of a graph.
 
-    `training` is the share of the nodes of the first type that trains.
+    `training` is the share of training nodes among those of the first type.
     """
 
     name: str
@@ -111,23 +111,23 @@ class Shape:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all types."""
+        """Number of nodes of all types."""
         return sum(kind.num_nodes for kind in self.types)
 
     @property
     def store_bytes(self) -> int:
-        """Bytes of a store: int32 columns, int64 offsets, float32 features; labels, split, ids."""
+        """Bytes of a store: int32 columns, int64 offsets, float32 features, labels, split, ids."""
         entries = 4 * sum(edge.targets.total * (1 + edge.num_features) for edge in self.edges)
         offsets = 8 * len(self.edges) * (self.num_nodes + 1)
         features = sum(4 * kind.num_features * kind.num_nodes for kind in self.types)
-        # The type of a node is a byte more.
+        # With several types, each node has one more byte.
         return round(entries + offsets + features) + (13 + (len(self.types) > 1)) * self.num_nodes
 
     @classmethod
     def read(cls, path: Path) -> "Shape":
         """Return the shape in a file.
 
-        Raises `InputError` when a key is missing, unknown or out of range, or degrees and counts
+        Raises `InputError` if a key is missing, unknown or out of range, or if degrees and counts
         disagree.
         """
         table = Table(
@@ -144,9 +144,11 @@ class Shape:
             types.append(NodeType(name, count, features, np.dtype(np.float32)))
         edges = [_edges(path, name, entry, types) for name, entry in table.tables("edges", _KEYS)]
         if len({edge_type.num_features for edge_type in edges}) != 1:
-            raise InputError(f"shape {path}: give the edges of all relations as many features")
+            raise InputError(f"shape {path}: give all relations the same number of edge features")
         if len({edge_type.is_directed for edge_type in edges}) != 1:
-            raise InputError(f"shape {path}: give degrees to all relations, or out_ and in_degrees")
+            raise InputError(
+                f"shape {path}: give all relations degrees, or all out_degrees and in_degrees"
+            )
         training = table.get("training", int, float)
         if not 0 < training <= 1:
             raise InputError(f"shape {path}: training = {training} must be above 0 and at most 1")
@@ -155,7 +157,7 @@ class Shape:
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """Return the tables of a shape; raises `InputError` for a file that is no TOML."""
+    """Return the tables of a shape; raises `InputError` for a file that is not TOML."""
     try:
         return tomllib.loads(read_whole(path, "give a shape").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -163,7 +165,7 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 class Table:
-    """A table of a shape, whose faults name it."""
+    """A table of a shape; errors name it."""
 
     def __init__(self, name: str, values: Mapping[str, Any], keys: Collection[str]) -> None:
         self.name, self._values = name, values
@@ -175,7 +177,7 @@ class Table:
         return key in self._values
 
     def get(self, key: str, *kinds: type, default: Any = None) -> Any:
-        """Return a value of one of some types, a float for an integer where both are."""
+        """Return a value of one of `kinds`; an integer becomes a float if float is among them."""
         value = self._values.get(key, default)
         fits = isinstance(value, kinds) and not isinstance(value, bool)
         if not fits:
@@ -184,11 +186,11 @@ class Table:
         return float(value) if float in kinds else value
 
     def table(self, key: str, keys: Collection[str]) -> "Table":
-        """Return a table in a table."""
+        """Return the table `key` in this one."""
         return Table(f"{self.name}: {key}", self.get(key, dict), keys)
 
     def tables(self, key: str, keys: Collection[str]) -> list[tuple[str, "Table"]]:
-        """Return the tables in a table, which is not empty."""
+        """Return the tables in table `key`, which must not be empty."""
         inner = self.get(key, dict)
         if not inner:
             raise InputError(f"{self.name}: {key} is empty")
@@ -224,7 +226,7 @@ def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
             ends = _power_law(law, kind, types[kind].num_nodes, num_ends)
         if int(ends.counts.sum()) != types[kind].num_nodes:
             raise InputError(
-                f"{table.name}: {key} are of {ends.counts.sum()} nodes, and "
+                f"{table.name}: {key} are of {ends.counts.sum()} nodes, but "
                 f"{types[kind].name} has {types[kind].num_nodes}"
             )
         if num_ends >= 0 and abs(ends.total - num_ends) > 0.01 * num_ends + 1:
@@ -245,7 +247,8 @@ def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
     )
     if abs(sources.total - targets.total) > 0.01 * targets.total + 1:
         raise InputError(
-            f"{table.name}: {sources.total:.0f} ends out and {targets.total:.0f} in differ"
+            f"{table.name}: out_degrees give {sources.total:.0f} edges, in_degrees "
+            f"{targets.total:.0f}; make them equal"
         )
     return Edges(name, sources, targets, outside, width)
 
@@ -254,11 +257,11 @@ def _histogram(path: Path, kind: int) -> Ends:
     _, _, lines = read_whole(path, "write the degrees of the shape there").partition(b"\n")
     try:
         if not lines.strip():
-            raise ValueError("there are none")
+            raise ValueError("the file has no lines of degrees")
         values = np.loadtxt(io.BytesIO(lines), np.int64, delimiter=",", ndmin=2)
     except ValueError as error:
         raise InputError(
-            f"degrees {path}: write a head and lines of degree,count: {error}"
+            f"degrees {path}: write a header and lines of degree,count: {error}"
         ) from None
     if values.shape[1] != 2 or values.min(initial=0) < 0 or np.any(np.diff(values[:, 0]) <= 0):
         raise InputError(f"degrees {path}: write increasing degrees, each with its count of nodes")
@@ -272,7 +275,7 @@ def _power_law(law: Table, kind: int, nodes: int, ends: int) -> Ends:
     mean = ends / nodes
     if not 0 <= low < high:
         raise InputError(f"{law.name}: min {low} must be from 0 to below max {high}")
-    # Bounds of the classes: every degree, then ranges.
+    # Bounds of the classes: first single degrees, then ranges.
     bounds = np.arange(low, min(high, _EXACT) + 2, dtype=np.float64)
     if high > _EXACT:
         steps = np.arange(1, np.log(high / _EXACT) / np.log(1.02) + 1)
@@ -298,12 +301,12 @@ def _power_law(law: Table, kind: int, nodes: int, ends: int) -> Ends:
 
 
 def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array) -> None:
-    """Write the shape of a graph of one node type, and beside it a file of its degrees.
+    """Write the shape of a graph of one node type, and a file with its degrees beside it.
 
-    Raises `InputError` when `path` ends in .csv, or a file cannot be written.
+    Raises `InputError` if `path` ends in .csv or a file cannot be written.
 
-    `values` are classes, training, nodes, features, outside; `degrees` (nodes,) int64 count edges
-    both ways.
+    `values` are classes, training, features and outside; `degrees` (nodes,) int64 count edges in
+    both directions.
     """
     beside = path.with_suffix(".csv")
     if beside == path:

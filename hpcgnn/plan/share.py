@@ -1,4 +1,4 @@
-"""A graph that runs are planned on, and what one rank would hold of it."""
+"""The interface of graphs that runs are planned on, and the share of one rank."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -24,25 +24,25 @@ from hpcgnn.typing import Array, FloatArray, Mask, Offsets
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """All that a rank holds before it trains; the process that rehearses it gets nothing else.
+    """Everything that a rank has before training; its rehearsing process gets nothing else.
 
     Parameters
     ----------
     aggregations
-        That the model wants.
+        The aggregations of the model.
     place
-        In the grid.
+        The position in the grid.
     sets
         The active sets ``S_0 .. S_L`` of its nodes; empty without active sets.
     nodes
-        Of the rank, as the store holds them.
+        The rank's nodes as the store holds them.
     requests
-        What it fetches beside the products.
+        The rows that it fetches beside the products.
     edges
-        What is read of its edges.
+        The matrices and the data of its edges.
     largest
-        Of reproducible runs: the largest sums of a row and of a column of each pattern, in the
-        integers that weights are rounded to, of all ranks.
+        In reproducible runs, the largest row sum and column sum of each pattern over all ranks, in
+        the integers that weights are rounded to.
     """
 
     config: Config
@@ -65,11 +65,11 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class OwnEdges:
-    """The matrices of a rank by their keys, and what is read of their edges.
+    """The matrices of a rank by their keys, and the data of their edges.
 
-    Where messages are of edges, or attention reads their features, `table` has them, and values of
-    the patterns are numbers of its entries. `means` (num_local, F) are of the features of each
-    row's edges, where the model reads these.
+    If the model computes messages or its attention reads edge features, `table` has the edges, and
+    values of the patterns are numbers of its entries. `means` (num_local, F) are the mean features
+    of each row's edges, if the model reads these.
     """
 
     patterns: Mapping[PatternKey, PatternShare]
@@ -78,7 +78,7 @@ class OwnEdges:
 
 
 class Survey(ABC):
-    """What all ranks need of each other for a pattern."""
+    """The needs of all ranks from each other for a pattern."""
 
     @abstractmethod
     def traffic(self, ranks: Ranks) -> Traffic:
@@ -86,13 +86,13 @@ class Survey(ABC):
 
     @abstractmethod
     def share(self, ranks: Ranks, place: Place) -> PatternShare:
-        """Return the matrix of the rank at a place, and what others tell it."""
+        """Return the matrix of the rank at a place, and the answers of other ranks."""
 
 
 class Planned(ABC):
-    """What a plan asks of a graph; `store_bytes` are of its file.
+    """A graph that can be planned on; `store_bytes` is the size of its store.
 
-    `counts_by` is the trait of exchanges that it counts.
+    `counts_by` is the trait that an exchange must not lack to be counted.
     """
 
     store_bytes: int
@@ -100,25 +100,25 @@ class Planned(ABC):
 
     @abstractmethod
     def survey(self, key: PatternKey, ranks: Ranks) -> Survey:
-        """Return what ranks need for a pattern."""
+        """Return the needs of ranks for a pattern."""
 
     @abstractmethod
     def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
-        """Return what ranks need for every pattern."""
+        """Return the needs of ranks for every pattern."""
 
     @abstractmethod
     def row_starts(self, blocks: int) -> Offsets:
-        """Return (blocks + 1,) rows of so many block rows, as training assigns them.
+        """Return (blocks + 1,) the first rows of block rows, as training assigns them.
 
         Raises `InputError` for more block rows than parts.
         """
 
     @abstractmethod
     def trains(self, starts: Offsets) -> Array:
-        """Return (blocks,) what each block row trains on: nodes, those with an edge, graphs."""
+        """Return (blocks,) the number of nodes, edges or graphs that each block row trains on."""
 
     def requests(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
-        """Return what ranks fetch beside the products."""
+        """Return the rows that ranks fetch beside the products."""
         return {}
 
     @abstractmethod
@@ -127,16 +127,12 @@ class Planned(ABC):
     ) -> Share:
         """Return the share of the rank that holds a block row and serves its columns.
 
-        `config` has the exchange that is rehearsed, `surveys` are of every pattern, for these
-        ranks.
+        `config` has the exchange to rehearse; `surveys` are those of all patterns for these ranks.
         """
 
 
 class PlannedGraph(Planned):
-    """A source of counts: a stored graph, or one of which degrees alone are known.
-
-    `wanted` are the aggregations of the model.
-    """
+    """A stored graph, or one known only by its degrees; `wanted` are the model's aggregations."""
 
     facts: GraphFacts
     wanted: tuple[Aggregation, ...]
@@ -144,7 +140,7 @@ class PlannedGraph(Planned):
     @property
     @abstractmethod
     def keys(self) -> tuple[PatternKey, ...]:
-        """The patterns that training multiplies with."""
+        """The keys of the patterns that training multiplies with."""
 
     @abstractmethod
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
@@ -156,15 +152,15 @@ class PlannedGraph(Planned):
 
     @abstractmethod
     def own_edges(self, patterns: Mapping[PatternKey, PatternShare], block: int) -> OwnEdges:
-        """Return what is read of the edges of the rank of a block row, with its patterns."""
+        """Return the patterns of the rank of a block row with the data of their edges."""
 
     @abstractmethod
     def largest(self) -> Mapping[PatternKey, tuple[float, float]]:
-        """Return the largest sums of rows and columns of each pattern, in integers; see `Share`."""
+        """Return each pattern's largest row sum and column sum in integers; see `Share`."""
 
     @abstractmethod
     def predicted(self, starts: Offsets, block: int) -> Predicted:
-        """Return what the rank of a block row predicts."""
+        """Return the part of the rank of a block row in the objective."""
 
     @override
     def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
@@ -196,7 +192,7 @@ class PlannedGraph(Planned):
 
 
 def _with_structure(config: Config, nodes: NodeBlock) -> NodeBlock:
-    """Return the nodes with columns as wide as those that ``graph.structure`` makes."""
+    """Return the nodes with zero columns in place of those that ``graph.structure`` makes."""
     if not config.graph.num_structural:
         return nodes
     columns = np.zeros((nodes.stop - nodes.start, config.graph.num_structural))
@@ -205,9 +201,9 @@ def _with_structure(config: Config, nodes: NodeBlock) -> NodeBlock:
 
 
 def numbered_edges(patterns: Mapping[PatternKey, PatternShare], table: EdgeTable) -> OwnEdges:
-    """Return the patterns with a rank's entries numbered from its first one on, and its edges."""
+    """Return the patterns with entries numbered from the rank's first, and the rank's edges."""
     whole = patterns[ALL].block
-    # Entries stand in the order of rows, so those of a block row are one range.
+    # Entries are in row order, so those of a block row are one range.
     numbers = [part.values for part in (whole.diagonal, whole.remote) if part.values is not None]
     first = int(min((array.min() for array in numbers if len(array)), default=0))
     renumbered = {}

@@ -1,4 +1,4 @@
-"""Start of the command: training is imported once, by the process whose forks rehearse."""
+"""Start the planning command; rehearsals are forks of this process, which imports training once."""
 
 import argparse
 import importlib
@@ -12,11 +12,11 @@ _REHEARSAL = "hpcgnn.plan.rehearsal"
 def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     if "torch" not in sys.modules:
-        # Nothing that a rank is without: planning itself comes later.
+        # Serve forks before importing planning itself, which ranks would not have in memory.
         importlib.import_module(_REHEARSAL)
         serve()
     else:
-        # Who imported torch before may have threads, which no fork has.
+        # torch was imported earlier, so this process may have threads, which forks would lack.
         FORK.set_forkserver_preload([_REHEARSAL])
     planning = importlib.import_module("hpcgnn.plan.command")
     return int(planning.main(options))

@@ -1,4 +1,4 @@
-"""What all ranks need of each other for a pattern that one process has whole."""
+"""The needs of all ranks from each other, for a pattern that one process has whole."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, 
 
 
 class BlockRows:
-    """The block rows that ranks would hold; each takes time in proportion to its own entries.
+    """The block rows that ranks would hold; making one takes time proportional to its entries.
 
-    `whole` is a matrix over all nodes, or restricted to some, whose one block has all rows;
-    `starts` (blocks + 1,) int64 are first nodes of the block rows.
+    `whole` is a matrix over all nodes or some, with all rows in one block; `starts` (blocks + 1,)
+    int64 are the first nodes of the block rows.
     """
 
     def __init__(self, whole: DistCSR, starts: Offsets) -> None:
         matrix, num_nodes = whole.diagonal, whole.row_map.num_rows
         self._whole, self._starts = whole, starts
         self._column_nodes = _all_or(whole.column_nodes, matrix.shape[1])
-        # Rows of a matrix by relation are numbered relation after relation, all nodes in each.
+        # Rows by relation are numbered relation after relation, with all nodes in each.
         row_nodes = _all_or(whole.row_nodes, matrix.shape[0])
         self._relations, self._nodes = np.divmod(row_nodes, max(num_nodes, 1))
         owners = RowMap(starts, 0).owner(self._nodes)
-        # Rows of a block in the order of the whole matrix: relation by relation.
+        # Rows of a block keep the order of the whole matrix, relation by relation.
         self._order = np.argsort(owners, kind="stable")
         self._bounds = np.searchsorted(owners[self._order], np.arange(len(starts)))
         stored = _all_or(matrix.rows, len(matrix.indptr) - 1)
@@ -47,7 +47,7 @@ class BlockRows:
         return self.cut(block)[0]
 
     def cut(self, block: int) -> tuple[DistCSR, Offsets]:
-        """Return a block row, and where the entries of its remote part are stored in the whole."""
+        """Return a block row, and the positions in the whole of its remote part's entries."""
         matrix, row_map = self._whole.diagonal, RowMap(self._starts, block)
         rows = self._order[self._bounds[block] : self._bounds[block + 1]]
         stored = self._stored[rows]
@@ -57,8 +57,8 @@ class BlockRows:
         entries = row_positions(matrix.indptr, picked)
         columns = matrix.indices[entries]
         values = None if matrix.values is None else matrix.values[entries]
-        # Columns of the whole matrix may be some of the nodes; a rank's are a range of them all the
-        # same, for nodes increase.
+        # Columns of the whole matrix may be only some nodes, but nodes ascend, so those of a rank
+        # are still a range.
         low, high = np.searchsorted(self._column_nodes, [row_map.start, row_map.stop])
         local = (columns >= low) & (columns < high)
         indptr = np.concatenate([[0], np.cumsum(counts)])
@@ -82,17 +82,17 @@ class BlockRows:
         return pattern, entries[~local]
 
     def pushed_to(self, block: int, pushed: Mask) -> tuple[GlobalIndices, GlobalIndices]:
-        """Return the entries that all other ranks leave to one, by the rows of these ranks.
+        """Return the entries that all other ranks push to one, ordered by rows.
 
         Parameters
         ----------
         pushed
-            (non-zeros of the whole,) the entries that owners of rows leave to owners of columns.
+            (non-zeros of the whole,) mask of the entries pushed to owners of columns.
 
         Returns
         -------
         rows, nodes
-            (entries,) int64 each: rows of the matrix of all ranks, and columns.
+            (entries,) int64 each: rows of the matrix of all ranks, and column nodes.
         """
         matrix, row_map = self._whole.diagonal, RowMap(self._starts, block)
         low, high = np.searchsorted(self._column_nodes, [row_map.start, row_map.stop])
@@ -116,8 +116,8 @@ def kept_rows(
     *,
     compact: bool = True,
 ) -> LocalCSR:
-    """Return the kept entries of rows; `compact` stores the rows that have any."""
-    # Kept entries before each row's first: the offsets of the rows, without a loop over them.
+    """Return the kept entries of rows; `compact` stores only the rows that have any."""
+    # Offsets of rows: the numbers of kept entries before each row's first.
     ends = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])[indptr]
     kept_values = None if values is None else values[kept]
     if not compact:
@@ -127,16 +127,16 @@ def kept_rows(
     return LocalCSR(offsets, indices, kept_values, shape, occupied.astype(np.int32))
 
 
-def _all_or(some: LocalIndices | None, count: int) -> GlobalIndices:
-    return np.arange(count, dtype=np.int64) if some is None else some.astype(np.int64)
+def _all_or(numbers: LocalIndices | None, count: int) -> GlobalIndices:
+    return np.arange(count, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """What the ranks of one layer need of each other for a pattern.
+    """The needs of the ranks of one layer for a pattern.
 
-    `fetched` are the nodes that each rank fetches, `pushed` the rows of the whole matrix that each
-    pushes to, `sizes` (blocks,) int64 the columns of each block row.
+    `fetched` are the nodes that each rank fetches, `pushed` the global rows that each rank pushes
+    to, and `sizes` (blocks,) int64 the numbers of columns of the block rows.
     """
 
     fetched: LayerGhosts
@@ -146,26 +146,26 @@ class Needs:
 
 @dataclass(frozen=True, eq=False)
 class StoredSurvey(Survey):
-    """What all block rows of a stored pattern need, whichever replica handles it.
+    """The needs of all block rows of a stored pattern, for all replicas together.
 
     Parameters
     ----------
     whole
         The pattern, in one block.
     nodes
-        For each block row the increasing nodes that it fetches.
+        For each block row the ascending nodes that it fetches.
     targets
-        For each block row the increasing rows of the whole matrix that it pushes to.
+        For each block row the ascending global rows that it pushes to.
     pushed
-        (non-zeros,) the entries of `whole` that are pushed.
+        (non-zeros,) mask of the entries of `whole` that are pushed.
     entries, sizes
-        (blocks,) int64 non-zeros and columns of each block row.
+        (blocks,) int64 numbers of non-zeros and columns of each block row.
     sums
         As in `Traffic`.
     by_replica
-        Whether replicas share the work; each of them computes messages whole.
+        Whether replicas share the work; with messages, each replica does all of it.
     terms
-        As `nodes` and as `targets`: how many ones the sum of each has; None where rows are no sums
+        For `nodes` and for `targets`, the numbers of terms of their sums; None if rows are not sums
         of integers.
     """
 
@@ -183,7 +183,7 @@ class StoredSurvey(Survey):
     def of(
         cls, whole: DistCSR, ranks: Ranks, *, by_replica: bool = True, of_integers: bool = False
     ) -> "StoredSurvey":
-        """Return the survey of a pattern that one block holds, or of a matrix of integers."""
+        """Return the survey of a pattern, or of a matrix of integers, in one block."""
         copies, cover = ranks.exchange.replication, find_method(ranks.exchange.method).cover
         pushed = np.zeros(whole.diagonal.nnz, np.bool_)
         nodes, into, onto = [], [np.empty(0, np.int32)], [np.empty(0, np.int64)]
@@ -205,7 +205,7 @@ class StoredSurvey(Survey):
                 sums[1, :, index] = ReplicaShares.of_adjoint(block, copies).counts
             if not split.pushed.any():
                 continue
-            # One sum for each row and each rank that has some of its pushed entries.
+            # One sum for each row and each rank that multiplies some of its pushed entries.
             owners, (rows, _) = split.owners_of_pushed(block), split.pushed_entries(block)
             num_rows = block.result_map.num_rows
             ends, sum_of_entry = np.unique(owners * np.int64(num_rows) + rows, return_inverse=True)
@@ -292,7 +292,7 @@ class StoredSurvey(Survey):
         whole, traffic = self.whole, self.traffic(ranks)
         blocks = BlockRows(whole, ranks.starts)
         matrix, pushed = blocks[place.block], None
-        # Also where no sum leaves a host, which is all that some exchanges count.
+        # `traffic` does not tell: some exchanges count only sums that leave a host.
         if self.pushed.any():
             pushed = PushedEntries.of(matrix, *blocks.pushed_to(place.block, self.pushed))
         needs = self.layer(ranks, place.replica)
@@ -306,25 +306,25 @@ class StoredSurvey(Survey):
 
 
 def _terms(sums: Array, integers: FloatArray | None, count: int) -> Array:
-    """Return (count,) bounds of sums of integers, None: ones, by the number of the sum of each."""
+    """Return (count,) bounds of sums of `integers` (None: ones); `sums` number each one's sum."""
     return np.bincount(sums, None if integers is None else np.abs(integers), count)
 
 
 def _by_terms(requests: Sequence[Request], layer: LayerGhosts) -> dict[int, Array]:
-    """Return (readers, owners) how many rows are sums of less than 2^l ones, by l."""
+    """Return (readers, owners) the numbers of rows that are sums of fewer than 2^l ones, by l."""
     assert layer.terms is not None
     by_log: dict[int, Array] = {}
     for rank, request in enumerate(requests):
-        # An exchange that brings a rank its own ghosts adds nothing up on the host.
+        # An exchange that delivers a rank's own ghosts does not add up sums of its host.
         mates = [rank]
         if request.nodes is not layer.nodes[rank]:
             mates = np.flatnonzero(layer.hosts == layer.hosts[rank]).tolist()
         terms = np.zeros(len(request.nodes))
         for mate in mates:
-            _, here, there = np.intersect1d(
+            _, requested, ghosts = np.intersect1d(
                 request.nodes, layer.nodes[mate], assume_unique=True, return_indices=True
             )
-            terms[here] += layer.terms[mate][there]
+            terms[requested] += layer.terms[mate][ghosts]
         logs, owners = np.frexp(terms)[1], np.repeat(np.arange(len(requests)), request.counts)
         for log_terms in np.unique(logs).tolist():
             of_all = by_log.setdefault(log_terms, np.zeros((len(requests),) * 2, np.int64))
@@ -334,14 +334,14 @@ def _by_terms(requests: Sequence[Request], layer: LayerGhosts) -> dict[int, Arra
 
 @dataclass(frozen=True, eq=False)
 class AdaptedSurvey(Survey):
-    """What block rows need of a pattern whose rows ranks move in another way than others'."""
+    """The survey of a pattern whose rows move on adapted `Ranks`."""
 
     stored: StoredSurvey
     adapt: Callable[[Ranks], Ranks]
 
     @classmethod
     def of_copies(cls, wide: DistCSR, ranks: Ranks, copies: int) -> "AdaptedSurvey":
-        """Return the survey of copies of a matrix side by side, which one block holds."""
+        """Return the survey of copies of a matrix side by side, in one block."""
         adapt = methodcaller("of_copies", copies)
         return cls(StoredSurvey.of(wide, adapt(ranks)), adapt)
 
@@ -349,9 +349,9 @@ class AdaptedSurvey(Survey):
     def by_method(
         cls, whole: DistCSR, ranks: Ranks, method: str, *, of_integers: bool
     ) -> "AdaptedSurvey":
-        """Return that of a pattern whose rows travel by one method, all at once.
+        """Return the survey of a pattern in one block whose rows travel by `method`, all at once.
 
-        One block holds it; replicas do the same work.
+        Every replica does all of the work.
         """
         adapt = methodcaller("by", method)
         stored = StoredSurvey.of(whole, adapt(ranks), by_replica=False, of_integers=of_integers)
@@ -378,27 +378,27 @@ def _answers(
     place: Place,
     stored: LocalIndices | None,
 ) -> Answers:
-    """Return what the ranks tell the one at `place`.
+    """Return the answers of the other ranks to the one at `place`.
 
-    `needs` and `ghosts` are of all ranks of the layer. `stored` are the nodes that arrays of all
-    ranks together hold, in order; None: all.
+    `needs` and `ghosts` are those of all ranks of the layer. `stored` are the nodes that the arrays
+    of all ranks hold, in order; None: all.
     """
     received, no_nodes = find_method(ranks.exchange.method).received, np.empty(0, np.int64)
     if received is None:
         none = np.empty(0, np.int32)
         rows = _rows_at_owners(ghosts, place.block, stored)
         return Answers(none, no_nodes, none, none, (), (), needs.sizes, rows)
-    # What ranks receive decides what this one sends: a plan has no other source.
+    # What a rank sends follows from what others receive.
     requests = received(ghosts)
 
     def sent_by(rank: int) -> GlobalIndices:
         return np.concatenate([no_nodes, *(request.of_rank(rank) for request in requests)])
 
     sent = np.array([request.counts[place.block] for request in requests], np.int32)
-    got = requests[place.block].counts
-    peers = np.flatnonzero((sent > 0) | (got > 0)).astype(np.int32)
+    counts = requests[place.block].counts
+    peers = np.flatnonzero((sent > 0) | (counts > 0)).astype(np.int32)
     mates: Sequence[int] = []
-    # An exchange that brings a rank its own ghosts asks nothing of its host.
+    # An exchange that delivers a rank's own ghosts needs no answers of its host.
     if any(
         nodes is not request.nodes for nodes, request in zip(ghosts.nodes, requests, strict=True)
     ):
@@ -407,7 +407,7 @@ def _answers(
         peers,
         sent_by(place.block),
         sent[peers],
-        got[peers],
+        counts[peers],
         tuple(ghosts.nodes[mate] for mate in mates),
         tuple(sent_by(mate) for mate in mates),
         needs.sizes,

@@ -1,4 +1,4 @@
-"""Rows that every pair of ranks exchanges in one product, and what a run's exchanges make of it."""
+"""Rows exchanged by every pair of ranks in a product, and the traffic of a run's exchanges."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -15,36 +15,36 @@ from hpcgnn.spmm import sum_bytes
 from hpcgnn.typing import Array, LocalIndices, Offsets
 
 PatternKey: TypeAlias = tuple[int | None, str]
-"""The number of the aggregation that a pattern belongs to, and its direction."""
+"""The number of the aggregation that a pattern belongs to (None: all), and its direction."""
 
 ALL: PatternKey = (None, "in")
-"""The pattern of all nodes; it serves every aggregation, in both directions."""
+"""The pattern of all nodes, which serves every aggregation in both directions."""
 
 
 def copies_key(copies: int) -> PatternKey:
-    """Return the key of some copies of the graph side by side."""
+    """Return the key of the pattern of copies of the graph side by side."""
     return (None, f"copies.{copies}")
 
 
 def exact_key(key: PatternKey, method: str, num_relations: int) -> PatternKey:
-    """Return the key of a pattern as reproducible attention moves its rows, by a method.
+    """Return the key of a pattern whose rows reproducible attention moves by a method.
 
-    By nodes there is one relation.
+    `num_relations` is 1 if rows are by node.
     """
     return (key[0], f"{key[1]}.{method}.{num_relations}")
 
 
 RowTransfer: TypeAlias = Literal["fetched", "pushed", "summed"]
 MOVEMENTS: tuple[RowTransfer, ...] = get_args(RowTransfer)
-"""What travels in a product: rows and partial sums between block rows, and between replicas."""
+"""Kinds of rows that move in a product: rows and sums between block rows, sums of replicas."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """The ranks of a run that is planned.
+    """The ranks of a planned run.
 
-    `starts` (blocks + 1,) int64 are rows of the block rows; `exchange` has replication, method and
-    schedule. `per_host` ranks of a host are numbered in a row; None: one host has all.
+    `starts` (blocks + 1,) int64 are the first rows of the block rows; `exchange` has replication,
+    method and schedule. `per_host` consecutive ranks are on a host; None: one host has all.
     """
 
     starts: Offsets
@@ -53,15 +53,15 @@ class Ranks:
 
     @property
     def num_blocks(self) -> int:
-        """Block rows."""
+        """Number of block rows."""
         return len(self.starts) - 1
 
     def of_copies(self, copies: int) -> "Ranks":
-        """Return the ranks as they hold copies of the graph side by side."""
+        """Return the ranks holding copies of the graph side by side."""
         return replace(self, starts=copies * self.starts)
 
     def by(self, method: str) -> "Ranks":
-        """Return the ranks as they move rows by a method, all at once."""
+        """Return the ranks moving rows by `method`, all at once."""
         plain = replace(self.exchange, method=method, schedule="resident", prefetch=0)
         return replace(self, exchange=plain)
 
@@ -71,34 +71,34 @@ class Ranks:
         return np.asarray(blocks % self.exchange.replication == replica)
 
     def hosts(self, replica: int) -> LocalIndices:
-        """Return (blocks,) int32: the host of each rank of a layer, numbered by first ranks."""
+        """Return (blocks,) int32 the host of each rank of a layer, numbered by first ranks."""
         hosts = self.hosts_of_grid[replica :: self.exchange.replication]
         return np.unique(hosts, return_inverse=True)[1].astype(np.int32)
 
     @property
     def hosts_of_grid(self) -> LocalIndices:
-        """(blocks replication,) int32: the host of each rank of the grid."""
+        """(blocks * replication,) int32 host of each rank of the grid."""
         ranks = np.arange(self.num_blocks * self.exchange.replication, dtype=np.int32)
         return ranks // np.int32(self.per_host or len(ranks))
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """What some pairs of block rows exchange in one forward product.
+    """Rows that some pairs of block rows exchange in one forward product.
 
-    A list of pairs, or a table of m readers in a row and all owners: then pairs are (m, blocks).
+    Either a list of pairs, or a table of m consecutive readers and all owners, in which "pairs"
+    below means (m, blocks).
 
     Parameters
     ----------
     readers, owners
-        (pairs,) int32, of a table (m, 1) and (1, blocks), the block rows of which the first gets
-        something from the second.
+        (pairs,) int32, in a table (m, 1) and (1, blocks): the block rows that receive and send.
     fetched, pushed
-        (replication, pairs) whole numbers: rows and partial sums that the reader gets from the
-        owner in the layer of a replica.
+        (replication, pairs) integers: rows and partial sums that the reader gets from the owner in
+        the layer of a replica.
     by_terms
-        Of sums of integers (replication, pairs) int64: how many of what is fetched, or pushed, have
-        less than 2^l terms, and not less than half of it, by kind and l; empty: it is not known.
+        For sums of integers, by kind and l, (replication, pairs) int64 the number of rows fetched
+        or pushed with 2^(l-1) to 2^l - 1 terms; empty if not known.
     """
 
     readers: LocalIndices
@@ -120,7 +120,7 @@ class Pairs:
 
     @classmethod
     def table(cls, first: int, fetched: Array, pushed: Array) -> "Pairs":
-        """Return a table of (replication, m, blocks) from the reader `first` on."""
+        """Return a table of numbers (replication, m, blocks) from the reader `first` on."""
         _, readers, owners = fetched.shape
         ends = np.arange(first, first + readers, dtype=np.int32), np.arange(owners, dtype=np.int32)
         return cls(ends[0][:, None], ends[1][None], fetched, pushed)
@@ -136,7 +136,7 @@ class Pairs:
                 total += np.bincount(ends, rows, len(total)).astype(np.int64)
 
     def between(self, hosts: LocalIndices) -> "Pairs":
-        """Return what leaves a host; `hosts` are (replication, blocks)."""
+        """Return the rows that move between hosts; `hosts` are (replication, blocks)."""
         away = hosts[:, self.readers] != hosts[:, self.owners]
         return replace(
             self,
@@ -148,18 +148,18 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Rows of one forward product; its adjoint moves them the other way.
+    """Rows moved in one forward product; its adjoint moves them the other way.
 
     Parameters
     ----------
     pieces
-        Gives the pairs of block rows, each in one of the pieces: of many ranks that all exchange
-        rows a list of all pairs would not fit in memory.
+        Returns the pairs of block rows in pieces, since a list of all pairs of many ranks would not
+        fit into memory.
     sums
-        (2, 2, blocks, replication, replication) int64: rows that replicas of a block row send each
-        other, to add up the product and its adjoint, to where a row is added up and from there.
+        (2, 2, blocks, replication, replication) int64 rows that replicas of a block row send each
+        other: for the product and its adjoint, to each row's home and from there.
     entries
-        (blocks,) int64 non-zeros of each block row.
+        (blocks,) int64 number of non-zeros of each block row.
     """
 
     pieces: Callable[[], Iterable[Pairs]]
@@ -181,18 +181,18 @@ class Traffic:
         *sizes: Any,
         by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
     ) -> "Traffic":
-        """Return the traffic of (replication, blocks, blocks) rows from all to all."""
+        """Return the traffic of rows (replication, blocks, blocks) for all readers and owners."""
         return cls.of_pairs(Pairs.of_all(fetched, pushed, by_terms), *sizes)
 
     @property
     def num_blocks(self) -> int:
-        """Block rows."""
+        """Number of block rows."""
         return len(self.entries)
 
     def by_block(self, value: Callable[[Pairs], Array]) -> tuple[Array, Array]:
-        """Return (replication, blocks) int64 the sums of a value of pairs, by owner and by reader.
+        """Return (replication, blocks) int64 sums over pairs, by owner and by reader.
 
-        `value` gives (replication, pairs).
+        `value` maps pairs to the numbers (replication, pairs) to add up.
         """
         by_owner, by_reader = np.zeros((2, self.sums.shape[-1], self.num_blocks), np.int64)
         for pairs in self.pieces():
@@ -201,7 +201,7 @@ class Traffic:
 
     @cached_property
     def moved(self) -> Mapping[RowTransfer, tuple[tuple[Array, Array], ...]]:
-        """Of "fetched" and "pushed": rows and messages, each as from `by_block`."""
+        """For "fetched" and "pushed": rows and messages, each as returned by `by_block`."""
         return {
             "fetched": (
                 self.by_block(lambda pairs: pairs.fetched),
@@ -214,62 +214,62 @@ class Traffic:
         }
 
     def served(self, owner: int) -> Array:
-        """Return (blocks,) int64 the rows that each block row fetches of one, over all replicas."""
+        """Return (blocks,) int64 the rows that each block row fetches from one, by all replicas."""
         _, readers = self.by_block(lambda pairs: pairs.fetched * (pairs.owners == owner))
         return np.asarray(readers.sum(axis=0))
 
     @cached_property
     def knows_terms(self) -> bool:
-        """Whether pairs tell of sums of integers how many terms they have."""
+        """Whether the numbers of terms of sums of integers are known."""
         return any(pairs.by_terms for pairs in self.pieces())
 
     @cached_property
     def num_moved(self) -> int:
-        """Rows and partial sums in all."""
+        """Total number of rows and partial sums."""
         between_blocks = sum(int(rows[0].sum()) for rows, _ in self.moved.values())
         return between_blocks + int(self.sums[0].sum())
 
     @property
     def operator_size(self) -> OperatorSize:
-        """The size of the whole matrix, as its operators know it."""
+        """The size of the whole matrix in the form that operators have."""
         entries = int(self.entries.sum())
         return OperatorSize(self.num_rows, self.num_columns, entries, self.num_moved)
 
 
 @dataclass
 class Window:
-    """When computing started an exchange, and when it waits for its end, in seconds.
+    """The times in seconds at which an exchange is started and at which it is waited for.
 
-    What is computed meanwhile may hide the messages.
+    Computing in between may hide the messages.
     """
 
     began_s: float = 0.0
     ended_s: float = 0.0
 
     def later(self, seconds: float) -> "Window":
-        """Return the window so many seconds later."""
+        """Return the window shifted by `seconds`."""
         return Window(self.began_s + seconds, self.ended_s + seconds)
 
 
 @dataclass(frozen=True)
 class Movement:
-    """One exchange, as all ranks run it.
+    """One exchange, run by all ranks.
 
     Parameters
     ----------
     pattern
         Key of the matrix.
     what
-        Whether it moves what products fetch or what they push, or adds up over replicas.
+        Whether it is for a product's fetched rows, its pushed rows, or the sum over replicas.
     reverse
-        Whether rows go from ghosts to owners; of a sum, whether it is of the adjoint.
+        Whether rows go from ghosts to owners; for a sum, whether it is that of the adjoint.
     row_bytes
-        Of one row, or the longest one.
+        Bytes of one row, or of the longest.
     joined
-        Bytes of a row of the first of the two exchanges of a product, whose short messages take
-        those of the second with them; 0: it is in no such pair.
+        If short messages of the two exchanges of a product are joined, the bytes of a row of the
+        first; otherwise 0.
     sums
-        Of sums of integers: numbers in a row, and the bits of each that is added up.
+        For sums of integers: the numbers in a row, and the bits of each term.
     """
 
     pattern: PatternKey
@@ -283,10 +283,7 @@ class Movement:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A sum of arrays of equal size over ranks, that all ranks join in.
-
-    Each rank hands in `num_bytes`.
-    """
+    """A sum over all ranks of arrays of equal size, to which each contributes `num_bytes`."""
 
     num_bytes: int
     window: Window = field(default_factory=Window, compare=False)
@@ -297,7 +294,7 @@ Moves: TypeAlias = Sequence[Movement | Reduction]
 
 
 def in_turn(parts: Iterable[tuple[Moves, float]]) -> tuple[Movement | Reduction, ...]:
-    """Return the moves of parts that follow each other; of each its moves and its seconds."""
+    """Concatenate the moves of consecutive parts, which are given as moves and seconds."""
     moves, start_s = [], 0.0
     for part, seconds in parts:
         moves += [replace(move, window=move.window.later(start_s)) for move in part]
@@ -308,7 +305,7 @@ def in_turn(parts: Iterable[tuple[Moves, float]]) -> tuple[Movement | Reduction,
 def sent_by_groups(
     groups: Iterable[Moves], traffic: Mapping[PatternKey, Traffic], replication: int
 ) -> Sent:
-    """Return what each rank sends in the exchanges of its group; see `sent_by_rank`."""
+    """Return the traffic of each rank in the exchanges of its group; see `sent_by_rank`."""
     sums = [astuple(sent_by_rank(moves, traffic, replication)) for moves in groups]
     return Sent(*np.concatenate(sums, axis=1))
 
@@ -316,9 +313,9 @@ def sent_by_groups(
 def sent_by_rank(
     moves: Iterable[Movement | Reduction], traffic: Mapping[PatternKey, Traffic], replication: int
 ) -> Sent:
-    """Return what each rank of a grid sends in some exchanges.
+    """Return the traffic of each rank of a grid in some exchanges.
 
-    Rank ``block * replication + replica`` serves the block columns of its replica.
+    Rank ``block * replication + replica`` handles the block columns of its replica.
     """
     num_blocks = next(iter(traffic.values())).num_blocks
     totals = np.zeros((4, num_blocks * replication), np.int64)
@@ -332,7 +329,7 @@ def sent_by_rank(
 
 
 def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[PatternKey, Traffic]:
-    """Return the traffic that leaves a host."""
+    """Return the traffic between hosts."""
     copies = ranks.exchange.replication
     hosts = np.stack([ranks.hosts_of_grid[replica::copies] for replica in range(copies)])
     apart = hosts.T[:, :, None] != hosts.T[:, None, :]
@@ -361,13 +358,13 @@ def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]
     is_pushed = move.what == "pushed"
     rows, messages = traffic.moved[move.what]
     if move.joined and move.reverse:
-        # The sums are the second of two exchanges, and come in messages of the first.
+        # In reverse it is the second of the two exchanges, whose short messages are joined.
         messages = traffic.by_block(partial(_apart, move.what, move.joined))
     sizes = tuple(side * move.row_bytes for side in rows)
     if move.sums is not None and traffic.knows_terms:
         sizes = traffic.by_block(partial(_bytes_of_terms, move.what, move.sums))
-    # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
-    # block column is the owner, of pushed ones the block row.
+    # A product's rows and sums go from owners to readers: fetches forward, pushes in reverse. Its
+    # adjoint moves both the other way.
     end = int(move.reverse != is_pushed)
     out, messages_out, bytes_out, bytes_in = (
         side.T.reshape(-1) for side in (rows[end], messages[end], sizes[end], sizes[1 - end])
@@ -376,15 +373,15 @@ def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]
 
 
 def _apart(what: RowTransfer, row_bytes: int, pairs: Pairs) -> Array:
-    """Return (replication, pairs) whether there is a message that is joined with no other."""
+    """Return (replication, pairs) whether there is a message that is not joined with another."""
     rows: Array = getattr(pairs, what)
-    # Those of a table may have few bits.
+    # Widen first: tables may have narrow dtypes.
     both = pairs.fetched.astype(np.int64), pairs.pushed.astype(np.int64)
     return (rows > 0) & ~are_joined(*both, row_bytes)
 
 
 def _bytes_of_terms(what: RowTransfer, sums: tuple[int, int], pairs: Pairs) -> Array:
-    """Return (replication, pairs) int64 bytes of sums of integers, of a width and some bits."""
+    """Return (replication, pairs) int64 bytes of sums of integers; `sums` as in `Movement`."""
     width, bits = sums
     size = np.zeros_like(pairs.fetched)
     for (kind, log_terms), rows in pairs.by_terms.items():

@@ -1,4 +1,4 @@
-"""A stored graph in one process: what every rank's share is cut from."""
+"""A stored graph in one process, from which every rank's share is taken."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,12 +31,12 @@ from hpcgnn.typing import Array, Mask, Offsets
 
 
 class WholeGraph(PlannedGraph):
-    """Patterns, labels and sizes of a store, as a configuration trains on it.
+    """Patterns, labels and sizes of a store as a configuration trains on it.
 
-    Collective over `grid`, which has one rank. The exchange of the configuration matters for active
-    sets alone. Use with an open store; `read_nodes` reads it.
+    Collective over `grid`, which has one rank. The configuration's exchange matters only for active
+    sets. The store must stay open, as `read_nodes` reads it.
 
-    Raises `InputError` when the store lacks node data or a relation, or does not fit the
+    Raises `InputError` if the store lacks node data or a relation, or does not fit the
     configuration.
     """
 
@@ -46,7 +46,7 @@ class WholeGraph(PlannedGraph):
         self.store_bytes = store.path.stat().st_size
         objective: Any = find_pair(config.train.task).objective
         context = Context(grid, config)
-        # One rank owns everything: what reads stores, restricts and cuts runs as it is.
+        # The single rank owns everything, so the code of training can read and restrict the graph.
         stored = StoredRows.share(context, store, objective.reads.fields)
         nodes = stored.nodes(features=False)
         labelled = objective.reads.label(stored, nodes)
@@ -89,7 +89,7 @@ class WholeGraph(PlannedGraph):
         by_replica = not any(a.passes_messages for a in self.wanted)
         pattern, of_integers = self.patterns[key], self._config.train.reproducible
         if self._table is not None:
-            # Values are numbers of entries.
+            # Values are numbers of entries in the table.
             of_integers = False
         elif of_integers and pattern.diagonal.values is not None:
             parts = pattern.diagonal.values / self._unit, pattern.remote.values
@@ -153,7 +153,7 @@ class WholeGraph(PlannedGraph):
     def largest(self) -> Mapping[PatternKey, tuple[float, float]]:
         largest = {}
         for key, pattern in self.patterns.items():
-            # One block has all columns, and none of others.
+            # The single block has all columns in its diagonal part.
             part = pattern.diagonal
             entries = np.ones(part.nnz)
             if self._table is None and part.values is not None:
@@ -165,7 +165,7 @@ class WholeGraph(PlannedGraph):
 
     @cached_property
     def _unit(self) -> float:
-        """What weights are rounded to multiples of, where sums have equal bits."""
+        """The unit of which weights are rounded to multiples if sums have equal bits."""
         whole = self._matrix if self._table is None else self._matrix.with_values(None, None)
         return round_weights(self._grid, whole)[1]
 
@@ -179,7 +179,7 @@ class WholeGraph(PlannedGraph):
 
     def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:
         directions = sorted({a.direction for a in self.wanted})
-        # Sets do not depend on how nodes are cut, so they are found once for all numbers of ranks.
+        # Sets do not depend on the distribution, so compute them once for all numbers of ranks.
         sets = active_sets(self._matrix, self._plan, self.targets, depth, directions, last=last)
         self._sets = tuple(sets)
         patterns: dict[PatternKey, DistCSR] = {}

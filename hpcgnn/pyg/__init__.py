@@ -1,8 +1,8 @@
-"""Modules written for one process, over ranks: layers of torch_geometric as they are.
+"""Run modules written for one process over ranks, such as unmodified torch_geometric layers.
 
-A rank has the edges that end at its nodes. Their sources are numbered among the own rows and,
-behind these, the rows that other ranks own. A mode of torch sees where a module indexes by the
-sources, and fetches their rows, or takes sums at them home.
+A rank has the edges that end at its nodes. Sources are numbered among its own rows, followed by the
+rows that other ranks own. A torch function mode detects where a module indexes by the sources, and
+fetches their rows, or returns sums at them to their owners.
 """
 
 from hpcgnn.pyg.calls import distribute, distributed, mark_rows, prepare, share_of

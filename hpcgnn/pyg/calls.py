@@ -1,4 +1,4 @@
-"""Modules of one process that run over ranks whenever they are called with edges of a rank."""
+"""Let modules written for one process run over ranks when they are called with a rank's edges."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 _running: list[OverRanks] = []
 
 _shares: WeakKeyDictionary[nn.Module, EdgeShare] = WeakKeyDictionary()
-"""The edges that a module was called with last."""
+"""The edges that each module was last called with."""
 
 
 @contextmanager
@@ -36,30 +36,30 @@ def distributed(share: RowShare, key: DropoutKey | None) -> Iterator[None]:
 
 
 def mark_rows(share: RowShare, values: Any) -> None:
-    """Note which of some tensors have a row for each own node or edge."""
+    """Mark the tensors among arguments that have a row for each own node or edge."""
     one_type = None in share.types
-    for each in values:
-        if isinstance(each, Index):
+    for value in values:
+        if isinstance(value, Index):
             continue
-        if isinstance(each, Tensor):
-            # Of several types `divide` has marked them, or a dict tells.
-            if one_type and each.dim() and len(each) in share.lengths:
-                mark(each, 0)
-        elif isinstance(each, (list, tuple)):
-            mark_rows(share, each)
-        elif isinstance(each, dict) and one_type:
-            mark_rows(share, each.values())
-        elif isinstance(each, dict):
-            for key, value in each.items():
-                if isinstance(value, Tensor) and not isinstance(value, Index) and value.dim():
-                    mark(value, 0, kind=key if key in share.types else None)
-        elif hasattr(each, "edge_index"):
-            mark_rows(share, vars(each).get("_store", vars(each)).values())
+        if isinstance(value, Tensor):
+            # With several types, `divide` has marked them, or the keys of a dict tell.
+            if one_type and value.dim() and len(value) in share.lengths:
+                mark(value, 0)
+        elif isinstance(value, (list, tuple)):
+            mark_rows(share, value)
+        elif isinstance(value, dict) and one_type:
+            mark_rows(share, value.values())
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if isinstance(item, Tensor) and not isinstance(item, Index) and item.dim():
+                    mark(item, 0, kind=key if key in share.types else None)
+        elif hasattr(value, "edge_index"):
+            mark_rows(share, vars(value).get("_store", vars(value)).values())
 
 
 def mark_layers(module: nn.Module) -> None:
-    """Let the layers of a module tell when they compute messages, whose rows are edges'."""
-    # The base of all layers is known without its library.
+    """Add hooks that tell when a layer computes messages, since rows are then those of edges."""
+    # Recognise message-passing layers by a method, without importing torch_geometric.
     layers: list[Any] = list(module.modules())
     for layer in layers:
         if hasattr(layer, "register_propagate_forward_pre_hook"):
@@ -70,9 +70,9 @@ def mark_layers(module: nn.Module) -> None:
 
 
 def prepare(module: nn.Module, view_of: ViewOf | None = None) -> None:
-    """See that a module may run over ranks; raises `InputError` where a layer of it may not.
+    """Prepare a module to run over ranks; raises `InputError` if one of its layers cannot.
 
-    With `view_of` its layers that equal a built-in one run on operators, see `own_layers`.
+    With `view_of`, layers that equal a built-in one run on operators, see `own_layers`.
     """
     check_layers(module)
     mark_layers(module)
@@ -91,15 +91,15 @@ def _end_messages(_layer: nn.Module, _inputs: Any, _out: Any) -> None:
 
 
 def share_of(modules: Iterable[nn.Module]) -> EdgeShare:
-    """Return the edges that one of some modules was called with; raises `InputError` for none."""
+    """Return the edges that one of `modules` was called with; `InputError` if none was."""
     for layer in modules:
         if layer in _shares:
             return _shares[layer]
-    raise InputError("none of the modules has run over ranks; give one that hpcgnn.distribute took")
+    raise InputError("none of the modules has run over ranks; give one from hpcgnn.distribute")
 
 
 class _Calls:
-    """Enters the mode before each call of a module, and leaves it behind."""
+    """Enters the mode before each call of a module, and leaves it afterwards."""
 
     def __init__(self, seed: int) -> None:
         self._seed, self._step = seed, 0
@@ -109,7 +109,7 @@ class _Calls:
         edges = _edges_in((*args, *kwargs.values()))
         if edges is None:
             raise InputError(
-                f"{type(module).__name__} is distributed, and no edges of a distributed graph are "
+                f"{type(module).__name__} is distributed, but no edges of a distributed graph are "
                 "among its arguments; call it with those of graph.data"
             )
         _shares[module] = edges.share
@@ -143,7 +143,7 @@ def _edges_in(values: Any) -> Edges | None:
 
 
 def distribute(module: _Module, seed: int = 0, view_of: ViewOf | None = None) -> _Module:
-    """Let a module run over ranks, and return it; see `hpcgnn.distribute` and `prepare`."""
+    """Make a module run over ranks, and return it; see `hpcgnn.distribute` and `prepare`."""
     prepare(module, view_of)
     calls = _Calls(seed)
     module.register_forward_pre_hook(calls.enter, with_kwargs=True)

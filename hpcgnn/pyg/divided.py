@@ -1,7 +1,7 @@
-"""A graph in the memory of all ranks, as a program of one process has it, divided among them.
+"""Divide a graph that every rank has in memory, as in a program for one process, among the ranks.
 
-The nodes of all types are numbered in a row and partitioned together. Each type of edges has an
-operator over all of these rows, which fetches those of its sources.
+The nodes of all types are numbered consecutively and partitioned together. Each type of edges has
+an operator over all of these rows, which fetches the rows of its sources.
 """
 
 import copy
@@ -28,29 +28,29 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class _Nodes:
-    """The nodes of all types in a row: type -> its numbers, and the part of each node."""
+    """Numbers of nodes by type (`ranges`), and their `order` by part with inverse `positions`."""
 
     ranges: Mapping[Any, range]
     rows: RowMap
     order: GlobalIndices
-    places: GlobalIndices
+    positions: GlobalIndices
 
     @classmethod
     def of(cls, ranges: Mapping[Any, range], partition: Partition, block: int) -> "_Nodes":
         order = partition.permutation()
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        return cls(ranges, RowMap(partition.row_starts(), block), order, places)
+        positions = np.empty_like(order)
+        positions[order] = np.arange(len(order))
+        return cls(ranges, RowMap(partition.row_starts(), block), order, positions)
 
     def own(self, kind: Any) -> GlobalIndices:
-        """Return the numbers of this rank's nodes of a type, rising."""
+        """Return the ascending numbers of this rank's nodes of a type."""
         own_nodes, numbers = self.order[self.rows.start : self.rows.stop], self.ranges[kind]
         return own_nodes[slice(*np.searchsorted(own_nodes, (numbers.start, numbers.stop)))]
 
 
 @collective
 def divide(data: Any, grid: ProcessGrid) -> Any:
-    """Return this rank's share of a graph, see `hpcgnn.divide`."""
+    """Return this rank's share of a graph; see `hpcgnn.divide`."""
     with agree(grid.world):
         ranges = _ranges(data)
         ends = {store._key: _ends(store, ranges) for store in data.edge_stores}
@@ -68,22 +68,22 @@ def divide(data: Any, grid: ProcessGrid) -> Any:
     out = copy.copy(data)
     with agree(grid.world):
         for data_store, out_store in zip(data.node_stores, out.node_stores, strict=True):
-            places = nodes.own(data_store._key) - ranges[data_store._key].start
-            _cut(data, data_store, out_store, "n_id", torch.from_numpy(places))
+            numbers = nodes.own(data_store._key) - ranges[data_store._key].start
+            _cut(data, data_store, out_store, "n_id", torch.from_numpy(numbers))
         for data_store, out_store in zip(data.edge_stores, out.edge_stores, strict=True):
-            share, numbers = shares[data_store._key]
-            _cut(data, data_store, out_store, "e_id", numbers)
+            share, edge_numbers = shares[data_store._key]
+            _cut(data, data_store, out_store, "e_id", edge_numbers)
             out_store.edge_index = share.index
     return out
 
 
 def _kinds(key: Any) -> tuple[Any, Any]:
-    """Return the types of the ends of edges; those of a graph of one type have no key."""
+    """Return the types of sources and targets; None for a graph of one type, without keys."""
     return (None, None) if key is None else (key[0], key[2])
 
 
 def _ranges(data: Any) -> dict[Any, range]:
-    """Return the numbers of the nodes of each type, one behind the other."""
+    """Return consecutive ranges of numbers for the nodes of each type."""
     ranges, start = {}, 0
     for store in data.node_stores:
         count = store.num_nodes
@@ -98,7 +98,7 @@ def _where(store: Any) -> str:
 
 
 def _ends(store: Any, ranges: Mapping[Any, range]) -> Array:
-    """Return (2, E) int64 numbers of the ends of edges among nodes of all types."""
+    """Return (2, E) int64 the ends of edges, numbered among the nodes of all types."""
     index = getattr(store, "edge_index", None)
     if not isinstance(index, torch.Tensor) or index.dim() != 2 or len(index) != 2:
         raise InputError(
@@ -106,6 +106,8 @@ def _ends(store: Any, ranges: Mapping[Any, range]) -> Array:
         )
     ends = index.detach().cpu().numpy().astype(np.int64)
     for row, kind in zip(ends, _kinds(store._key), strict=True):
+        if kind not in ranges:
+            raise InputError(f"data{_where(store)}: no node type {kind!r}; set its num_nodes")
         if row.size and not 0 <= row.min() <= row.max() < len(ranges[kind]):
             raise InputError(
                 f"data{_where(store)}: edge_index has numbers outside of its "
@@ -129,9 +131,9 @@ def _part(ends: Array, num_nodes: int, num_parts: int) -> LocalIndices:
 def _share(
     grid: ProcessGrid, nodes: _Nodes, ends: Array, kinds: tuple[Any, Any]
 ) -> tuple[EdgeShare, torch.Tensor]:
-    """Return the edges of one type that end at own nodes, and which ones of `ends` they are."""
+    """Return the edges of one type that end at own nodes, and their numbers in `ends`."""
     rows = nodes.rows
-    sources, targets = nodes.places[ends]
+    sources, targets = nodes.positions[ends]
     chosen = np.flatnonzero(rows.is_local(targets))
     edges = EdgeRows(targets[chosen] - rows.start, sources[chosen], chosen[:, None].astype(float))
     types = {kind: nodes.own(kind) for kind in nodes.ranges}
@@ -147,7 +149,7 @@ def share_of_rows(
     types: Mapping[Any, GlobalIndices],
     kinds: tuple[Any, Any],
 ) -> EdgeShare:
-    """Return the edges of one type, of rows that are the nodes of `types` one behind the other."""
+    """Return the edges of one type; rows are the nodes of all `types`, type after type."""
     entries = np.unique(edges.targets * rows.num_rows + edges.sources)
     counts = np.bincount(entries // rows.num_rows, minlength=rows.num_local)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -160,7 +162,7 @@ def share_of_rows(
 
 
 def _cut(data: Any, whole: Any, out: Any, name: str, numbers: torch.Tensor) -> None:
-    """Replace the tensors of nodes, or of edges, by those of some, whose numbers get a name."""
+    """Select some rows of the tensors of nodes or edges, and store their `numbers` as `name`."""
     is_of = whole.is_node_attr if name == "n_id" else whole.is_edge_attr
     for key, value in whole.items():
         if key == "edge_index":
@@ -174,6 +176,6 @@ def _cut(data: Any, whole: Any, out: Any, name: str, numbers: torch.Tensor) -> N
             out[key] = mark(value.index_select(dim, numbers.to(value.device)), dim, kind=whole._key)
         elif "index" in key or key == "face":
             raise InputError(
-                f"data: {key} has numbers of nodes, which are others on each rank; leave it out"
+                f"data: {key} has numbers of nodes, which differ on each rank; leave it out"
             )
     out[name] = numbers

@@ -1,7 +1,7 @@
-"""The edges of a rank as modules of one process take them, (2, E), and what stands for an index.
+"""The edges of a rank in the form that modules of one process take, (2, E), and index tensors.
 
-`Edges` and `Sources` are tensors of numbers that only `hpcgnn.pyg.mode` knows to read: elsewhere
-an index of the rows that other ranks own would be one out of range, or of another node.
+Only `hpcgnn.pyg.mode` can read the numbers of `Edges` and `Sources`: elsewhere, the index of a row
+that another rank owns would be out of range or mean another node.
 """
 
 from abc import ABC, abstractmethod
@@ -36,17 +36,17 @@ DESCRIBES = words(
     "shape dtype device layout ndim requires_grad is_sparse is_cuda is_meta is_nested is_mkldnn "
     "is_sparse_csr is_quantized is_leaf grad_fn"
 )
-"""What may be asked of an index outside of a distributed module: it tells of no node."""
+"""Functions allowed on an index outside of a distributed module, as they reveal no node."""
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a function of torch, of a property that of the property."""
+    """Return the name of a torch function or property."""
     name: str = function.__name__
     return name if name != "__get__" else function.__self__.__name__
 
 
 class Index(Tensor):
-    """Numbers that stand for nodes of a distributed graph."""
+    """Numbers of nodes of a distributed graph."""
 
     share: "RowShare"
     rows: Axis
@@ -60,33 +60,33 @@ class Index(Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         raise InputError(
-            f"torch.{name_of(func)}: edges of a distributed graph are read by modules that "
-            "hpcgnn.distribute has taken"
+            f"torch.{name_of(func)}: edges of a distributed graph can only be read inside modules "
+            "given to hpcgnn.distribute"
         )
 
     @property
     def plain(self) -> Tensor:
-        """The numbers."""
+        """The numbers as an ordinary tensor."""
         with torch._C.DisableTorchFunctionSubclass():
             values = self.as_subclass(Tensor)
         return mark(values, *self.rows)
 
 
 class Pattern(Index):
-    """Stands for edges that only layers on operators of this package read; see `OwnLayer`."""
+    """A placeholder for edges that only layers on this package's operators use; see `OwnLayer`."""
 
     @classmethod
     def of(cls, share: "RowShare") -> "Pattern":
-        """Return what stands for the edges of a share."""
+        """Return the placeholder for the edges of a share."""
         pattern = torch.empty((2, 0), dtype=torch.long).as_subclass(cls)
         pattern.share, pattern.rows = share, Axis(1)
         return pattern
 
 
 class Edges(Index):
-    """(2, E) int64: the row `source_row` are sources, the other one targets, own rows.
+    """(2, E) int64 edges: row `source_row` holds sources, the other targets, which are own rows.
 
-    They are all edges of the share, in its order, where `is_whole`.
+    `is_whole` tells that they are all edges of the share, in its order.
     """
 
     share: "EdgeShare"
@@ -102,7 +102,7 @@ class Edges(Index):
 
 
 class Nodes(Index):
-    """Any shape of int64."""
+    """Nodes in a tensor of int64, of any shape."""
 
     share: "EdgeShare"
 
@@ -115,24 +115,24 @@ class Nodes(Index):
 
 
 class Sources(Nodes):
-    """Own rows, and behind them rows that other ranks own."""
+    """Sources of edges: own rows, followed by rows that other ranks own."""
 
 
 class Targets(Nodes):
-    """Own rows, that edges end at."""
+    """Targets of edges, which are own rows."""
 
 
 class RowShare(ABC):
     """The rows of a rank's nodes, and sums over those of all ranks."""
 
     types: Mapping[Hashable, GlobalIndices]
-    """Type of nodes -> (N,) int64 original ids; None where there is one type."""
+    """Node type -> (N,) int64 original ids; the key is None if there is one type."""
     kinds: tuple[Hashable, Hashable]
     """The types of sources and of targets."""
 
     @property
     def node_ids(self) -> GlobalIndices:
-        """(N,) int64 original ids of the type of the targets."""
+        """(N,) int64 original ids of the nodes of the targets' type."""
         return self.types[self.kinds[1]]
 
     def num_nodes(self, node_type: Hashable = None) -> int:
@@ -141,7 +141,7 @@ class RowShare(ABC):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """How many rows tensors of nodes have, and those of edges."""
+        """Numbers of rows of tensors of nodes, and of edges if there are any."""
         return (self.num_nodes(),)
 
     @abstractmethod
@@ -159,11 +159,10 @@ class RowShare(ABC):
 class EdgeShare(RowShare):
     """The edges that end at a rank's nodes, ordered by target.
 
-    `types` has for each type of nodes (N,) int64 original ids, one behind the other the rows of the
-    operator; None where there is one type. `kinds` are the types of sources and of targets. `order`
-    (E,) int64 is where each edge is among those of the operator, `numbers` (2, E) int64 are sources
-    and targets. `num_rows` counts the nodes of the type of sources, and the rows that other ranks
-    own, N + G.
+    `types` has (N,) int64 original ids for each type of nodes; the rows of the operator are all of
+    them, type after type. `kinds` are the types of sources and of targets. `order` (E,) int64 is
+    the position of each edge among those of the operator; `numbers` (2, E) int64 are sources and
+    targets. `num_rows`, N + G, counts the nodes of the sources' type and other ranks' rows.
     """
 
     operator: MessageOperator
@@ -187,9 +186,9 @@ class EdgeShare(RowShare):
     ) -> "EdgeShare":
         """Return the edges of an operator from one type of nodes to another."""
         order = np.argsort(operator.targets, kind="stable")
-        sources, targets = (_place(types, node_type) for node_type in types_of_ends)
+        sources, targets = (_rows_of(types, node_type) for node_type in types_of_ends)
         positions, num_local = source_places(operator)[order], operator.shape[0]
-        # Behind the rows of one type are those of the others, which no edge starts at.
+        # Leave out the rows of other types, at which no edge starts.
         skipped = sources.start + (num_local - sources.stop) * (positions >= num_local)
         numbers = np.stack([positions - skipped, operator.targets[order] - targets.start])
         num_rows = sum(part.block.shape[1] for part in operator.parts)
@@ -211,13 +210,13 @@ class EdgeShare(RowShare):
     @cached_property
     @collective
     def ids(self) -> GlobalIndices:
-        """(N + G,) int64 original ids of what sources are numbers of."""
+        """(N + G,) int64 original ids of the rows that sources number."""
         return self.of_sources(self.types[self.kinds[0]])
 
     @collective
     def of_sources(self, numbers: GlobalIndices) -> GlobalIndices:
-        """Return (N + G,) int64 numbers of what sources are numbers of, from those of own nodes."""
-        # Fewer nodes than 2^53 have numbers that float64 holds exactly.
+        """Return (N + G,) int64 the `numbers` of own nodes followed by those of ghosts."""
+        # Numbers of nodes are below 2^53, which float64 holds exactly.
         known = torch.from_numpy(numbers.astype(np.float64))
         return self._along(known, 0, self._fetch).numpy().astype(np.int64)
 
@@ -233,26 +232,26 @@ class EdgeShare(RowShare):
 
     @property
     def index(self) -> Edges:
-        """(2, E) the edges, sources first."""
+        """(2, E) all edges, with sources first."""
         edges = Edges.of(self.numbers, self, 0)
         edges.is_whole = True
         return edges
 
     @cached_property
     def features(self) -> Tensor:
-        """(E, F) of the edges."""
+        """(E, F) features of the edges."""
         return torch.from_numpy(self.operator.features)[self.order]
 
     @cached_property
     def _named(self) -> dict[int, tuple[Tensor, GlobalIndices]]:
-        """Row of the sources -> the edges that were named last, and their names."""
+        """Row of the sources -> the edges that `edge_ids` last got, and their ids."""
         return {}
 
     @collective
     def edge_ids(self, edges: Edges) -> GlobalIndices:
-        """Return (E,) int64 names of edges, the same at any number of ranks."""
+        """Return (E,) int64 ids of edges, which do not depend on the number of ranks."""
         numbers, row = edges.plain, edges.source_row
-        # Layers add loops to the same edges each time. The ids of nodes come with the first call.
+        # Layers add loops to the same edges each time. All ranks evaluate `ids`, a collective.
         known, names = self._named.get(row, (None, self.ids[:0]))
         if known is None or not torch.equal(known, numbers):
             names = self._names(numbers.numpy(), row)
@@ -264,7 +263,7 @@ class EdgeShare(RowShare):
         ends = np.stack([self.ids[sources], self.node_ids[targets]]).astype(np.uint64)
         order = np.lexsort((ends[0], ends[1]))
         ends = ends[:, order]
-        # Edges with both ends alike are told apart by their order.
+        # Distinguish parallel edges by their order.
         new = np.ones(len(order), np.bool_)
         new[1:] = (ends[:, 1:] != ends[:, :-1]).any(0)
         first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
@@ -278,18 +277,18 @@ class EdgeShare(RowShare):
 
     @collective
     def with_ghosts(self, x: Tensor, dim: int) -> Tensor:
-        """Return `x` with the rows of other ranks behind its own along a dimension, N there."""
+        """Return `x`, of size N along `dim`, followed by the rows of other ranks."""
         self.check_rows(x, dim)
         return self._along(x, dim, self._fetch)
 
     @collective
     def take_home(self, x: Tensor, dim: int) -> Tensor:
-        """Return the sums at own rows along a dimension, of those at own and at fetched ones."""
+        """Return the sums at own rows, given sums at own and fetched rows along `dim`."""
         return self._along(x, dim, self._return)
 
     @collective
     def _fetch(self, rows: Tensor) -> Tensor:
-        rows_of_type, num_local = _place(self.types, self.kinds[0]), self.operator.shape[0]
+        rows_of_type, num_local = _rows_of(self.types, self.kinds[0]), self.operator.shape[0]
         if len(rows) == num_local:
             return with_ghosts(rows, self.operator)
         rows = nn.functional.pad(rows, (0, 0, rows_of_type.start, num_local - rows_of_type.stop))
@@ -298,7 +297,7 @@ class EdgeShare(RowShare):
 
     @collective
     def _return(self, rows: Tensor) -> Tensor:
-        rows_of_type, num_local = _place(self.types, self.kinds[0]), self.operator.shape[0]
+        rows_of_type, num_local = _rows_of(self.types, self.kinds[0]), self.operator.shape[0]
         count = rows_of_type.stop - rows_of_type.start
         if count == num_local:
             return take_home(rows, self.operator)
@@ -311,13 +310,13 @@ class EdgeShare(RowShare):
         rows = x.movedim(dim, 0)
         shape = rows.shape[1:]
         flat = rows.reshape(len(rows), shape.numel())
-        # Numbers of other types are small enough for float64 to hold.
+        # Convert other dtypes, whose numbers are small enough for float64.
         as_sent = flat if flat.dtype in (torch.float32, torch.float64) else flat.double()
         moved = move(as_sent).to(x.dtype)
         return moved.view(len(moved), *shape).movedim(0, dim)
 
     def check_rows(self, x: Tensor, dim: int) -> None:
-        """Raise `InputError` where a tensor has no row for each own node along a dimension."""
+        """Raise `InputError` unless a tensor has a row for each own node along a dimension."""
         count, node_type = self.num_nodes(self.kinds[0]), kind_of(x)
         fits = axis_of(x) == dim % x.dim() and node_type in (None, self.kinds[0])
         if not fits or x.shape[dim] != count:
@@ -327,7 +326,7 @@ class EdgeShare(RowShare):
             )
 
 
-def _place(types: Mapping[Hashable, GlobalIndices], node_type: Hashable) -> slice:
+def _rows_of(types: Mapping[Hashable, GlobalIndices], node_type: Hashable) -> slice:
     """Return the rows of a type among those of all types."""
     start = 0
     for name, ids in types.items():

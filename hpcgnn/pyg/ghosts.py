@@ -1,6 +1,6 @@
-"""Rows of the sources of a rank's edges, and sums at them taken home; each the other's adjoint.
+"""Differentiable exchange of the rows of edges' sources, and its adjoint, sums for their owners.
 
-Shape suffixes: N local nodes, G rows that other ranks own.
+Shapes: N local nodes, G rows that other ranks own.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from hpcgnn.spmd import collective
 
 
 class _Moved(torch.autograd.Function):
-    """One of the two moves; the other is its backward pass."""
+    """Either direction of the exchange; the other direction is its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, operator: MessageOperator, home: bool) -> Tensor:
@@ -32,18 +32,18 @@ class _Moved(torch.autograd.Function):
 
 @collective
 def with_ghosts(rows: Tensor, operator: MessageOperator) -> Tensor:
-    """Return (N + G, width) the own rows (N, width) and behind them the fetched ones.
+    """Return (N + G, width) the own rows (N, width) followed by the fetched ones.
 
-    Its backward pass is collective, and may be differentiated again.
+    The backward pass is collective and can itself be differentiated.
     """
     return _Moved.apply(rows, operator, False)  # type: ignore[no-untyped-call]
 
 
 @collective
 def take_home(rows: Tensor, operator: MessageOperator) -> Tensor:
-    """Return (N, width) sums: the own ones of (N + G, width), and what others have for them.
+    """Return (N, width) the own rows of (N + G, width) plus what other ranks have for them.
 
-    Its backward pass is collective, and may be differentiated again.
+    The backward pass is collective and can itself be differentiated.
     """
     return _Moved.apply(rows, operator, True)  # type: ignore[no-untyped-call]
 
@@ -58,11 +58,11 @@ class _RankSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        # Each rank has the gradient of its own share of the loss.
+        # Each rank's gradient is that of its share of the loss, so sum them as well.
         return rank_sum(gradients[0], ctx.sums), None
 
 
 @collective
 def rank_sum(share: Tensor, sums: RankSums) -> Tensor:
-    """Return the sum of a tensor over the ranks, added in float64; so is its gradient."""
+    """Return the sum of a tensor over the ranks, in float64; its gradient is summed as well."""
     return _RankSum.apply(share, sums)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What functions of torch mean over ranks where edges, or their ends, are among the arguments."""
+"""The meaning over ranks of torch functions that have edges, or their ends, as arguments."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -25,19 +25,19 @@ from hpcgnn.pyg.marks import axis_of, mark
 from hpcgnn.spmd import collective
 
 Fetched: TypeAlias = Callable[[EdgeShare, Tensor, int], Tensor]
-"""Returns a tensor with the rows of the sources of edges that other ranks have behind its own along
-a dimension; collective."""
+"""Returns a tensor with the rows of other ranks' nodes that are sources appended along a dimension.
+Collective."""
 
 _SAME_NODES = words(
     "view reshape expand expand_as unsqueeze squeeze contiguous clone detach to long flatten "
     "repeat_interleave view_as"
 )
-"""What gives the same nodes in another shape."""
+"""Functions that return the same nodes in another shape."""
 
 _SIZES = words("size shape numel nelement __len__")
 
 _COMPARES = words("eq ne __eq__ __ne__ new_zeros new_ones new_full new_empty")
-"""What tells of numbers only whether two are the same node."""
+"""Functions that use numbers only to tell whether two are the same node."""
 
 _NORMS = ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 
@@ -56,16 +56,16 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 
 
 def bound(name: str, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a function of torch by name."""
+    """Return the arguments of a torch function by name."""
     names = _ARGUMENTS[name.removesuffix("_") if name[:2] != "__" else name]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 @collective
 def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return what a function of torch gives of arguments with indices among them.
+    """Call a torch function with indices among its arguments over ranks.
 
-    Raises `InputError` where it has no meaning over ranks.
+    Raises `InputError` if it has no meaning over ranks.
     """
     index = held((*args, *kwargs.values()))
     assert index is not None
@@ -74,7 +74,7 @@ def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
             return func(*plain(args), **kwargs)
         raise _refusal(name, index)
     if name == "numel":
-        # A rank without edges would leave out what all ranks do together.
+        # At least 1, or a rank without edges could skip code that is collective.
         return max(func(index.plain), 1)
     if name in DESCRIBES or name in _COMPARES:
         return rows.run(index.share, name, func, plain(args), plain(kwargs))
@@ -96,7 +96,7 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
     elif name in _HANDLERS and not isinstance(first, Index):
         return _HANDLERS[name](fetched, name, bound(name, args, kwargs))
     if _only_targets((*args, *kwargs.values())):
-        # Own rows have numbers as in a graph of one process.
+        # Targets are own rows, so their numbers are those of a graph on one process.
         if name == "max" and not index.plain.numel():
             return torch.tensor(-1)
         if name in rows.JOINS:
@@ -109,7 +109,7 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
 def _cat(index: Index, tensors: Any, dim: int = 0) -> Any:
     numbers = torch.cat([plain(tensor) for tensor in tensors], dim)
     if isinstance(index, Edges):
-        # Loops that a layer adds are at own nodes, in both rows.
+        # Only loops at own nodes are appended, which are valid in both rows.
         rows = {tensor.source_row for tensor in tensors if isinstance(tensor, Edges)}
         if dim % 2 == 0 or len(rows) > 1:
             return NotImplemented
@@ -128,7 +128,7 @@ def _item(fetched: Fetched, _name: str, arguments: dict[str, Any]) -> Any:
     x, key = arguments["input"], arguments["key"]
     keys = key if isinstance(key, tuple) else (key,)
     axes = [axis for axis, part in enumerate(keys) if isinstance(part, Index)]
-    # In front of the index nothing else takes a dimension away.
+    # Keys before the index must not remove dimensions.
     if len(axes) > 1 or any(part != slice(None) for part in keys[: axes[0]]):
         return NotImplemented
     index = keys[axes[0]]
@@ -142,14 +142,14 @@ def _set_item(_: Fetched, _name: str, arguments: dict[str, Any]) -> Any:
         return NotImplemented
     numbers = key.plain
     if numbers.numel() and int(numbers.max()) >= len(x):
-        raise InputError("torch.__setitem__: rows of other ranks are assigned to")
+        raise InputError("torch.__setitem__: it assigns to rows of other ranks; assign own rows")
     x[numbers] = value
     return None
 
 
 @collective
 def _add(_: Fetched, name: str, arguments: dict[str, Any]) -> Any:
-    """Return sums at own rows, of those at sources taken home to the owners."""
+    """Return sums at own rows; sums at sources are returned to their owners."""
     total, dim, index = arguments.pop("input"), arguments.pop("dim"), arguments.pop("index")
     values = arguments.pop("src" if "src" in arguments else "source")
     if arguments or not isinstance(index, (Sources, Targets)):
@@ -177,12 +177,12 @@ def _reduce(_: Fetched, name: str, arguments: dict[str, Any]) -> Any:
 
 
 ADDS = words("scatter_add scatter_add_ index_add index_add_ scatter_reduce_")
-"""What adds rows up by an index."""
+"""Functions that add up rows by an index."""
 
 
 @collective
 def added(share: RowShare, name: str, args: Any, kwargs: Any) -> Any:
-    """Return sums of rows by groups that all ranks share; None where no rows are added."""
+    """Return sums over all ranks of rows by group; None if the function adds no marked rows."""
     arguments = bound(name, args, kwargs)
     total, dim, index = arguments["input"], arguments["dim"], arguments["index"]
     values = arguments.get("src", arguments.get("source"))
@@ -191,7 +191,7 @@ def added(share: RowShare, name: str, args: Any, kwargs: Any) -> Any:
     if "reduce" in arguments:
         raise InputError(
             f"torch.{name}: it reduces rows of all nodes or edges by groups; over ranks only sums "
-            "and means of groups are known"
+            "and means of groups are supported"
         )
     added = getattr(torch.zeros_like(total), name.removesuffix("_"))(dim, index, values)
     added = rank_sum(added, share.sums)
@@ -213,7 +213,7 @@ _HANDLERS: Mapping[str, Callable[[Fetched, str, dict[str, Any]], Any]] = {
 
 
 def _of_edges(name: str, edges: Edges, args: Any, kwargs: Any) -> Any:
-    """Return what a function gives of edges (2, E)."""
+    """Return the result of a function of edges (2, E)."""
     numbers, source_row = edges.plain, edges.source_row
 
     def row(number: int) -> Tensor:
@@ -247,7 +247,7 @@ def _like(index: Any, numbers: Tensor) -> Any:
 
 
 def held(values: Any) -> Index | None:
-    """Return the first index among values, and the items of lists and tuples among them."""
+    """Return the first index among values, including items of lists and tuples."""
     for value in values:
         if isinstance(value, Index):
             return value
@@ -280,8 +280,8 @@ def _only_targets(values: Any) -> bool:
 def _refusal(name: str, held: Index) -> InputError:
     if isinstance(held, Pattern):
         return InputError(
-            f"torch.{name} on edges: with layers on operators of hpcgnn nothing else of a module "
-            "reads edges; use model.name = 'pyg:...'"
+            f"torch.{name} on edges: with layers on operators of hpcgnn nothing else in a module "
+            "can read edges; use model.name = 'pyg:...'"
         )
     kinds = {Edges: "edges", Sources: "the sources", Targets: "the targets"}
     return InputError(

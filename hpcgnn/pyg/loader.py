@@ -1,7 +1,7 @@
-"""Batches of nodes with sampled neighbours, of a graph whose nodes lie on many ranks.
+"""Batches of nodes with sampled neighbours, from a graph whose nodes are distributed over ranks.
 
-A host holds the edges of the whole graph once, and what belongs to them. What belongs to nodes
-stays on their ranks; each batch fetches the rows that it needs.
+Each host holds the edges of the whole graph and their data once. Node data stays on the nodes'
+ranks; each batch fetches the rows that it needs.
 """
 
 import itertools
@@ -34,7 +34,7 @@ _numbers = itertools.count()
 
 
 class BatchSize(int):
-    """How many of a batch's nodes, the first ones, are this rank's own choice to train on."""
+    """The number of nodes to predict, which are the first in this rank's share of a batch."""
 
     grid: ProcessGrid
 
@@ -48,10 +48,10 @@ class BatchSize(int):
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """What a rank draws for a batch before any row of a node is fetched.
+    """A rank's sample for a batch, before any row of a node is fetched.
 
-    `inputs` (B,) are numbers of the nodes to predict, `nodes` (N,) ids, the predicted ones first,
-    `ends` (2, E) places among these, `of_edges` what has a row for each of the E edges.
+    `inputs` (B,) are numbers of the nodes to predict, `nodes` (N,) ids with these nodes first,
+    `ends` (2, E) positions among `nodes`, and `of_edges` the tensors with a row for each edge.
     """
 
     inputs: GlobalIndices
@@ -61,42 +61,42 @@ class _Drawn:
 
 
 class NeighborLoader:
-    """Batches of nodes with sampled neighbours, as ``torch_geometric.loader.NeighborLoader`` has.
+    """Batches of nodes with sampled neighbours, like ``torch_geometric.loader.NeighborLoader``.
 
-    A batch of `batch_size` nodes is one of all ranks, of which each has a share: a
-    ``torch_geometric.data.Data`` whose first ``batch_size`` nodes it is to predict. Their
-    neighbours and those of these follow, as far as they were drawn. ``edge_index`` is an ordinary
-    tensor, so any module of one process takes the batch; `hpcgnn.backward` and `hpcgnn.mean` take
-    ``batch.batch_size`` as their rows. ``n_id``, ``e_id`` and ``input_id`` are numbers of nodes, of
-    edges and of the predicted nodes in the whole graph.
+    The `batch_size` nodes of a batch are divided among all ranks. A rank's share is a
+    ``torch_geometric.data.Data`` whose first ``batch_size`` nodes are to be predicted, followed by
+    the neighbours sampled in each hop. ``edge_index`` is an ordinary tensor, so any module for one
+    process accepts the batch; `hpcgnn.backward` and `hpcgnn.mean` accept ``batch.batch_size`` as
+    their rows. ``n_id``, ``e_id`` and ``input_id`` are numbers of nodes, of edges and of the
+    predicted nodes in the whole graph.
 
-    A node draws the same neighbours whichever rank draws them. So with equal fan-outs losses are
-    equal on any number of ranks, for modules that treat nodes one by one: batch normalisation and
-    dropout are a rank's own. Iterating is collective, and each time takes the next epoch's order.
-    A thread draws the next batch while one is in use; its rows are fetched when it is due.
+    The sampled neighbours of a node do not depend on the rank. So with equal fan-outs losses are
+    equal on any number of ranks, for modules that treat nodes independently: batch normalisation
+    and dropout are local to a rank. Iterating is collective, and every iteration is the next epoch.
+    A thread samples the next batch while one is in use; its rows are fetched when it is due.
 
     Parameters
     ----------
     data
-        What `hpcgnn.divide` returned for a ``Data``, or a ``Data`` of the tensors of
-        `hpcgnn.Graph.data`. Its tensors of nodes and of edges are cut out for each batch.
+        The result of `hpcgnn.divide` for a ``Data``, or a ``Data`` of the tensors of
+        `hpcgnn.Graph.data`. Rows of its tensors of nodes and of edges are selected for each batch.
     num_neighbors
-        For each hop the most neighbours that a node draws, without repeats; -1: all. Parallel edges
-        come together.
+        For each hop the most neighbours sampled for a node, without replacement; -1: all. Parallel
+        edges are sampled together.
     input_nodes
         The nodes of this rank to predict: a mask, or their numbers. Default: all.
     batch_size
-        Nodes of all ranks together in a batch; the last one of an epoch may have fewer.
+        Nodes in a batch, over all ranks; the last batch of an epoch may have fewer.
     shuffle
-        Whether an epoch goes through the nodes in a new order; otherwise in that of their ids.
+        Whether every epoch has a new order of nodes; otherwise they are in the order of their ids.
     seed
-        Of the orders and of the neighbours.
+        Seed of the orders and of the neighbours.
 
     Raises
     ------
     InputError
-        When the edges of `data` are not those of a distributed graph of one type of nodes, or a
-        number is out of its range.
+        If the edges of `data` are not those of a distributed graph with one type of nodes, or a
+        number is out of range.
 
     Examples
     --------
@@ -122,8 +122,8 @@ class NeighborLoader:
         edges = getattr(data, "edge_index", None)
         if not isinstance(edges, Edges) or None not in edges.share.types:
             raise InputError(
-                "data: NeighborLoader takes a graph of one type of nodes that hpcgnn.divide has "
-                "divided"
+                "data: NeighborLoader needs a graph of one type of nodes; give the result of "
+                "hpcgnn.divide"
             )
         share = edges.share
         self._grid = share.operator.grid
@@ -143,22 +143,22 @@ class NeighborLoader:
 
     @collective
     def _index_nodes(self, share: EdgeShare, chosen: GlobalIndices) -> None:
-        """Share where the rows of each node are, and the ids of the nodes to predict."""
+        """Share the positions of all nodes' rows, and the ids of the nodes to predict."""
         layer, ids = self._grid.layer, share.node_ids
         counts = layer.allgather(len(ids))
         self._rows = RowMap(np.concatenate([[0], np.cumsum(counts)]), self._grid.block)
         num_nodes = self._rows.num_rows
         self._bounds = np.arange(self._grid.num_blocks + 1) * num_nodes // self._grid.num_blocks
-        at_home, places = redistribute(
+        received, positions = redistribute(
             layer, self._block_of(ids), ids, self._rows.start + np.arange(len(ids))
         )
-        self._places = self._shared(places[np.argsort(at_home)])
+        self._positions = self._shared(positions[np.argsort(received)])
         (inputs,) = redistribute(layer, self._block_of(ids[chosen]), ids[chosen])
         self._inputs = self._shared(np.sort(inputs))
 
     @collective
     def _index_edges(self, share: EdgeShare) -> None:
-        """Share the neighbours of all nodes in the order of their ids, and what edges have."""
+        """Share the neighbours of all nodes, in the order of their ids, and the data of edges."""
         with agree(self._grid.world):
             if self._rows.num_rows > np.iinfo(np.int32).max:
                 raise InputError(f"{self._rows.num_rows} nodes: sampling numbers them with 31 bits")
@@ -185,12 +185,12 @@ class NeighborLoader:
 
     @collective
     def _tensors(self, num_nodes: int, num_edges: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return what has a row for each node and for each edge of a rank, on all ranks alike."""
+        """Return the arrays with a row for each node, and for each edge, on all ranks."""
         of_nodes, of_edges, layer = {}, {}, self._grid.layer
         for key, value in self._data.items():
             if isinstance(value, Edges) or not isinstance(value, Tensor) or not value.dim():
                 continue
-            # Where every rank has as many edges as nodes, the name tells.
+            # If every rank has as many edges as nodes, decide by the name.
             is_node = all_ranks(layer, len(value) == num_nodes)
             is_edge = all_ranks(layer, len(value) == num_edges)
             if is_node and not (is_edge and (key == "e_id" or "edge" in key)):
@@ -204,13 +204,13 @@ class NeighborLoader:
 
     @collective
     def _shared(self, share: Array) -> Array:
-        """Return an array of all ranks, once on every host."""
+        """Return the concatenation over ranks, stored once on every host."""
         shape = share.shape[1:]
         flat = share if not shape else share.reshape(len(share), math.prod(shape))
         return share_on_hosts(self._grid, f"loader.{next(_numbers)}", flat).reshape(-1, *shape)
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return math.ceil(len(self._inputs) / self._batch_size)
 
     @collective
@@ -224,20 +224,20 @@ class NeighborLoader:
             (order[number * size : (number + 1) * size], first + number)
             for number in range(len(self))
         )
-        # A thread draws the next batch while this one is in use. Only this one communicates.
-        with Prefetch(self._drawn, parts, threads=1, depth=1) as drawn:
-            for hop in drawn:
-                yield self._batch(hop)
+        # A thread samples the next batch while one is in use; only this thread communicates.
+        with Prefetch(self._drawn, parts, threads=1, depth=1) as samples:
+            for drawn in samples:
+                yield self._batch(drawn)
 
     def _drawn(self, part: tuple[GlobalIndices, int]) -> _Drawn:
-        """Draw this rank's share of a batch, of nodes to predict and the number of the batch."""
+        """Sample this rank's share of a batch, given its nodes to predict and its number."""
         inputs, number = part
-        # Those that lie together go to one rank, which fetches the fewer rows.
-        inputs = inputs[np.argsort(self._places[self._inputs[inputs]])]
+        # Give a rank nodes that are stored together, so that it fetches fewer rows.
+        inputs = inputs[np.argsort(self._positions[self._inputs[inputs]])]
         inputs = np.sort(np.array_split(inputs, self._grid.num_blocks)[self._grid.block])
         seeds = self._inputs[inputs].astype(np.int32)
         nodes, sources, targets, entries = self._sample(seeds, number)
-        # Parallel edges are one entry.
+        # Expand entries to their parallel edges.
         starts = self._edge_ends[entries]
         counts = self._edge_ends[entries + 1] - starts
         chosen = spans(starts, counts)
@@ -247,16 +247,16 @@ class NeighborLoader:
 
     @collective
     def _batch(self, drawn: _Drawn) -> Any:
-        """Return a share of a batch with the rows of its nodes."""
-        rows = self._places[drawn.nodes]
+        """Fetch the rows of the nodes of a share of a batch."""
+        rows = self._positions[drawn.nodes]
         order = np.argsort(rows)
         request = RowRequest.make(self._grid.layer, self._rows, rows[order])
         fetched = dict(self._data.items()) | drawn.of_edges
         for key, value in self._of_nodes.items():
-            got = request.rows(value)
-            back = np.empty_like(got)
-            back[order] = got
-            fetched[key] = torch.from_numpy(back)
+            arrived = request.rows(value)
+            in_order = np.empty_like(arrived)
+            in_order[order] = arrived
+            fetched[key] = torch.from_numpy(in_order)
         fetched |= {
             "edge_index": drawn.ends,
             "n_id": torch.from_numpy(drawn.nodes.astype(np.int64)),
@@ -269,12 +269,12 @@ class NeighborLoader:
     def _sample(
         self, seeds: LocalIndices, number: int
     ) -> tuple[LocalIndices, GlobalIndices, GlobalIndices, GlobalIndices]:
-        """Return nodes, seeds first, and of each entry its ends among them and its number."""
+        """Return nodes, seeds first, and the sources, targets and numbers of sampled entries."""
         parts, entries, sources, targets = [seeds], [], [], []
         reached = frontier = seeds
         for fan_out in self._fan_outs:
             most = self._topology.num_nodes if fan_out == -1 else fan_out
-            # One hop for each call: a node draws the same whenever it is reached.
+            # One call for each hop, so that a node's sample does not depend on the hop.
             sampler = FanOutSampler(self._topology, self._seed, (most,))
             (layer,) = sampler.sample(number, frontier).layers
             pattern = layer.pattern
@@ -298,7 +298,7 @@ def _ends(counts: Offsets) -> Offsets:
 
 
 def _chosen(rows: Tensor | None, share: EdgeShare) -> GlobalIndices:
-    """Return the numbers of rows that a mask, numbers or None chooses."""
+    """Return the numbers of the rows chosen by a mask, by numbers, or by None, all of them."""
     count = share.num_nodes()
     if rows is None:
         return np.arange(count)

@@ -1,6 +1,6 @@
-"""What is known of a tensor's rows: the axis that they are on, carried from tensor to tensor.
+"""Marks on tensors that record the axis of their rows, passed on from tensor to tensor.
 
-Sizes of a tensor do not tell it: a rank may have as many nodes as a layer has columns.
+A tensor's shape does not tell it: a rank may have as many nodes as a layer has columns.
 """
 
 from collections.abc import Callable, Hashable
@@ -16,9 +16,9 @@ from hpcgnn.spmd import collective
 
 
 class Axis(NamedTuple):
-    """The axis of a tensor that has `times` entries for each row, one behind the other.
+    """The axis `place` of a tensor, with `times` consecutive entries for each row.
 
-    `kind` is the type of nodes whose rows these are, in a graph of several types.
+    `kind` is the type of the rows' nodes in a graph of several types.
     """
 
     place: int
@@ -27,32 +27,32 @@ class Axis(NamedTuple):
 
 
 def rows_of(value: Any) -> Axis | None:
-    """Return where a tensor has rows, None where it has none."""
+    """Return the mark of a tensor's rows, None if it has none."""
     return getattr(value, "_rows", None)
 
 
 def axis_of(value: Any) -> int | None:
-    """Return the axis of a tensor's rows, None where it has none."""
+    """Return the axis of a tensor's rows, None if it has none."""
     rows = rows_of(value)
     return None if rows is None else rows.place
 
 
 def kind_of(value: Any) -> Hashable:
-    """Return the type of nodes that a tensor has rows of, None where it is not known."""
+    """Return the type of the nodes that a tensor has rows of, None if not known."""
     rows = rows_of(value)
     return None if rows is None else rows.kind
 
 
 def mark(tensor: Tensor, place: int, times: int = 1, kind: Hashable = None) -> Tensor:
-    """Note that an axis of a tensor has rows, and return the tensor."""
+    """Mark an axis of a tensor as its rows, and return the tensor."""
     tensor._rows = Axis(place, times, kind)  # type: ignore[attr-defined]
     return tensor
 
 
 class RowCount(int):
-    """How many rows a rank has, times a number: the size of an axis.
+    """The size of an axis with rows: a rank's number of rows times an integer.
 
-    Where it makes a shape it is this rank's; as a number it is that of all ranks.
+    In shapes it is the size on this rank; in arithmetic its value is that of all ranks.
     """
 
     times: int
@@ -60,7 +60,7 @@ class RowCount(int):
 
     @classmethod
     def of(cls, size: int, times: int, sums: RankSums) -> "RowCount":
-        """Return a size of which a row has `times`."""
+        """Return a size with `times` entries for each row."""
         count = cls(size)
         count.times, count.sums = times, sums
         return count
@@ -68,7 +68,7 @@ class RowCount(int):
     @property
     @collective
     def total(self) -> float:
-        """The count of all ranks."""
+        """The size over all ranks."""
         array = np.array([int(self)], np.float64)
         self.sums(array)
         return float(array[0])
@@ -107,7 +107,7 @@ class RowCount(int):
 
 
 def sizes(tensor: Tensor, sums: RankSums) -> torch.Size:
-    """Return the shape of a tensor, whose size along its rows is a `RowCount`."""
+    """Return the shape of a tensor, with a `RowCount` as its size along its rows."""
     rows, shape = rows_of(tensor), tensor.shape
     if rows is None:
         return shape
@@ -116,14 +116,14 @@ def sizes(tensor: Tensor, sums: RankSums) -> torch.Size:
 
 
 ROWS = 2**31 - 1
-"""A number of rows that no other size of a tensor is a multiple of: a prime, larger than all."""
+"""A number of rows of which no other size of a tensor is a multiple: a large prime."""
 
 Placed: TypeAlias = Callable[[Tensor], int | None]
-"""Tells the axis of a tensor without marks that has rows all the same."""
+"""Returns the axis of a tensor that has rows although it is not marked, or None."""
 
 
 def with_rows(value: Any, placed: Placed) -> Any:
-    """Return an argument whose tensors are empty shapes, as if a rank had `ROWS` rows."""
+    """Return an argument with meta tensors in place of tensors, as if a rank had `ROWS` rows."""
     if isinstance(value, Tensor):
         rows, shape = rows_of(value), list(value.shape)
         if rows is not None:
@@ -142,7 +142,7 @@ def with_rows(value: Any, placed: Placed) -> Any:
 
 
 def key_of(value: Any) -> Any:
-    """Return what the axes of results depend on: the argument without its number of rows."""
+    """Return a key of an argument without its number of rows; it determines results' axes."""
     if isinstance(value, Tensor):
         rows, shape = rows_of(value), tuple(value.shape)
         if rows is None:

@@ -1,8 +1,8 @@
-"""The mode of torch in which modules of one process run over ranks.
+"""The torch function mode in which modules written for one process run over ranks.
 
-It sees every function of torch that a module calls. Most of them work on each row of own nodes, or
-of own edges, by itself. Where edges are among the arguments the function has a meaning over ranks,
-see `hpcgnn.pyg.indices`, or is refused by name; so is one that joins rows, see `hpcgnn.pyg.rows`.
+It intercepts every torch function that a module calls. Most functions treat rows of own nodes or
+edges independently. Functions with edges as arguments have a meaning over ranks
+(`hpcgnn.pyg.indices`) or are refused by name; so are those that join rows (`hpcgnn.pyg.rows`).
 """
 
 from typing import Any, NamedTuple
@@ -26,11 +26,11 @@ _DRAWS = words(
     "multinomial alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d "
     "dropout3d rrelu gumbel_softmax"
 )
-"""What draws numbers by the order of the rows, which is another one at each number of ranks."""
+"""Functions that draw numbers in the order of rows, which depends on the number of ranks."""
 
 
 class BatchNorm(NamedTuple):
-    """The arguments of torch's batch norm, in its order."""
+    """The arguments of torch's batch norm, in order."""
 
     x: Tensor
     running_mean: Tensor | None
@@ -43,17 +43,17 @@ class BatchNorm(NamedTuple):
 
 
 class OverRanks(TorchFunctionMode):
-    """Runs torch's functions over the ranks of a graph, while it is entered.
+    """Runs torch functions over the ranks of a graph while it is entered.
 
-    `key` is the draw of dropout masks; None: nothing is dropped, whatever modules say.
+    `key` is the key of dropout masks; None: nothing is dropped, even if modules are training.
     """
 
     def __init__(self, share: RowShare, key: DropoutKey | None) -> None:
         super().__init__()
-        self._share, self._key, self._place = share, key, 0
+        self._share, self._key, self._num_draws = share, key, 0
         self._last: tuple[Tensor, EdgeShare, int, int, bool, Tensor] | None = None
         self.edges: Edges | None = None
-        """Those that a layer computes messages of just now: rows are then of edges."""
+        """The edges of which a layer is computing messages now; rows are then those of edges."""
 
     @override
     def __torch_function__(
@@ -79,19 +79,19 @@ class OverRanks(TorchFunctionMode):
 
     @collective
     def fetched(self, share: EdgeShare, x: Tensor, dim: int) -> Tensor:
-        """Return the rows of own nodes and behind them those of other ranks."""
+        """Return the rows of own nodes followed by those of other ranks."""
         state = (share, x._version, dim, torch.is_grad_enabled())
         if self._last is not None and self._last[0] is x and self._last[1:-1] == state:
-            # A layer that scores its edges reads the same rows again for their messages.
+            # A layer with edge scores reads the same rows again for messages.
             return self._last[-1]
         fetched_rows = share.with_ghosts(x, dim)
         self._last = (x, *state, fetched_rows)
         return fetched_rows
 
     def draw(self) -> DropoutKey | None:
-        """Return the draw of the next layer that drops; None where nothing is dropped."""
-        self._place += 1
-        return None if self._key is None else self._key.at(self._place)
+        """Return the key of the next dropout; None if nothing is dropped."""
+        self._num_draws += 1
+        return None if self._key is None else self._key.at(self._num_draws)
 
     def _dropout(
         self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -116,10 +116,10 @@ class OverRanks(TorchFunctionMode):
         return mark(x.copy_(dropped) if inplace else dropped, dim, kind=kind)
 
     @collective
-    def _batch_norm(self, func: Any, given: BatchNorm) -> Tensor:
-        x, running_mean, running_var, weight, bias, training, momentum, eps = given
+    def _batch_norm(self, func: Any, arguments: BatchNorm) -> Tensor:
+        x, running_mean, running_var, weight, bias, training, momentum, eps = arguments
         if not training:
-            return rows.run(self._share, "batch_norm", func, given, {})
+            return rows.run(self._share, "batch_norm", func, arguments, {})
         if x.dim() != 2:
             raise InputError(f"torch.batch_norm: {tuple(x.shape)} is not (rows, columns)")
         mean, variance, count = moments(x, self._share.sums)
@@ -138,8 +138,8 @@ class OverRanks(TorchFunctionMode):
             arguments["training"] = arguments.pop("use_input_stats")
         x = arguments.pop("x")
         if axis_of(x) is None or not arguments.get("training", True):
-            found: Tensor = func(*args, **kwargs)
-            return found if axis_of(x) is None else mark(found, axis_of(x) or 0, 1, kind_of(x))
+            result: Tensor = func(*args, **kwargs)
+            return result if axis_of(x) is None else mark(result, axis_of(x) or 0, 1, kind_of(x))
         if x.dim() != 3 or len(x) != 1 or axis_of(x) != 2:
             raise InputError("torch.instance_norm: over ranks it takes one graph, (1, columns, N)")
         out = self._batch_norm(func, BatchNorm(x[0].t(), **arguments)).t()[None]

@@ -1,9 +1,9 @@
-"""Layers of torch_geometric that equal a built-in one, and run on its operators when asked to.
+"""Run torch_geometric layers that equal a built-in layer on that layer's operators.
 
-One table, `OWN`: a layer -> the matrix that it multiplies with, and its few lines. They read the
-layer's own parameters, so that it trains, is saved and is loaded as it is without.
+The table `OWN` maps a layer to the aggregation that it uses and a function that computes it. The
+functions read the layer's own parameters, so it trains, is saved and is loaded as usual.
 
-Shape suffixes: N input rows, H heads, D columns of a head.
+Shapes: N input rows, F input columns.
 """
 
 import inspect
@@ -39,15 +39,15 @@ from hpcgnn.typing import LocalIndices
 
 
 class View(Protocol):
-    """What a layer multiplies with, as `hpcgnn.nn.LayerView`."""
+    """The operators of a layer, as `hpcgnn.nn.LayerView` has them."""
 
     @property
     def operators(self) -> Mapping[Aggregation, AggregationOperator]:
-        """From input rows to output rows."""
+        """The operators from input rows to output rows."""
 
     @property
     def relation_rows(self) -> tuple[LocalIndices, ...]:
-        """Where the rows of aggregations by relation belong."""
+        """The output rows of the rows of aggregations by relation."""
 
     def own(self, x: Tensor) -> Tensor:
         """Return the input rows of the output nodes."""
@@ -55,7 +55,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """What a layer was called with: rows (N, F), edges, their types, and what is left out."""
+    """The arguments of a layer's call: rows (N, F), edges with their types, and dropout."""
 
     x: Tensor
     edges: Index
@@ -65,16 +65,16 @@ class Call:
 
 
 ViewOf: TypeAlias = Callable[[Aggregation, Call], View]
-"""Returns what a call of a layer multiplies with; collective."""
+"""Returns the operators for a call of a layer. Collective."""
 
 
 @dataclass(frozen=True, eq=False)
 class OwnLayer:
     """How a layer runs on operators.
 
-    `run` returns the rows of a layer, from what it multiplies with and its call. `options` are
-    attributes, and the values of each that have an equal. `then` names the attribute of a module of
-    rows that the result goes through, as it does without operators.
+    `run` computes the rows of a layer from its operators and its call. `options` maps attributes of
+    the layer to the values that are supported. `then` names the layer's submodule, if any, that is
+    applied to the result.
     """
 
     kind: Aggregation
@@ -116,7 +116,7 @@ def _gat(layer: Any, view: View, call: Call) -> Tensor:
 
 def _gatv2(layer: Any, view: View, call: Call) -> Tensor:
     targets = view.own(call.x)
-    # The bias of sources is dropped with them.
+    # The bias of sources is part of the messages, so dropout of edges applies to it too.
     sources, projection = _affine(call.x, layer.lin_l)
     rows, target_map = _affine(targets, layer.lin_r)
     scores = partial(DynamicScores, slope=layer.negative_slope, width=layer.out_channels)
@@ -128,7 +128,7 @@ def _gatv2(layer: Any, view: View, call: Call) -> Tensor:
 
 
 def _affine(x: Tensor, layer: Any) -> tuple[Tensor, Tensor]:
-    """Return rows and a map whose product is what a linear layer gives: its bias is a column."""
+    """Return rows and a weight whose product is a linear layer's output, with bias as a column."""
     if layer.bias is None:
         return x, layer.weight
     ones = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
@@ -163,7 +163,7 @@ def _rgcn(layer: Any, view: View, call: Call) -> Tensor:
     root, weights = view.own(call.x), layer.weight
     if layer.num_bases is not None:
         weights = torch.einsum("rb,bfo->rfo", layer.comp, weights)
-    # New memory in any case, which the relations add to.
+    # Always use new memory, since the relations add to it in place.
     rows = root.new_zeros(len(root), layer.out_channels)
     rows = rows if layer.root is None else rows + root @ layer.root
     rows = rows if layer.bias is None else rows + layer.bias
@@ -193,13 +193,13 @@ OWN: Mapping[str, OwnLayer] = {
     "RGCNConv": _BY_RELATION,
     "FastRGCNConv": _BY_RELATION,
 }
-"""Class of torch_geometric -> how it runs on operators."""
+"""Class name in torch_geometric -> how the layer runs on operators."""
 
 
 def own_layers(module: nn.Module) -> list[tuple[nn.Module, OwnLayer]]:
-    """Return the layers of a module that run on operators, with how they do.
+    """Return the layers of a module that run on operators, each with its `OwnLayer`.
 
-    Raises `InputError` where one of them has an option that has no equal, or no sizes yet.
+    Raises `InputError` if one of them has an unsupported option, or has no sizes yet.
     """
     pairs = []
     for path, layer in module.named_modules():
@@ -225,12 +225,12 @@ def own_layers(module: nn.Module) -> list[tuple[nn.Module, OwnLayer]]:
 def run_on_operators(
     module: nn.Module, view_of: ViewOf, draws: Callable[[], DropoutKey | None]
 ) -> None:
-    """Let the layers of a module that have an equal run on operators; see `own_layers`.
+    """Make the layers of a module that have an equal run on operators; see `own_layers`.
 
-    `draws` returns the draw of a layer that drops coefficients.
+    `draws` returns the key of the next dropout of coefficients.
     """
     for layer, own in own_layers(module):
-        # torch calls what an instance has in place of its class's function.
+        # torch calls an attribute of the instance in place of its class's method.
         layer.forward = partial(_run, layer, own, inspect.signature(layer.forward), view_of, draws)
 
 
@@ -255,12 +255,12 @@ def _run(
 def _call(
     layer: Any,
     own: OwnLayer,
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     draws: Callable[[], DropoutKey | None],
 ) -> Call:
-    name, x, edges = type(layer).__name__, given.pop("x"), given.pop("edge_index")
-    types = given.pop("edge_type", None)
-    for key, value in given.items():
+    name, x, edges = type(layer).__name__, arguments.pop("x"), arguments.pop("edge_index")
+    types = arguments.pop("edge_type", None)
+    for key, value in arguments.items():
         if value is not None:
             raise InputError(f"{name}: on operators of hpcgnn it takes no {key}; leave it out")
     if not isinstance(x, Tensor) or x.dim() != 2 or axis_of(x) != 0 or not x.is_floating_point():

@@ -1,4 +1,4 @@
-"""Layers of torch_geometric that run on one process only, with the reason."""
+"""Layers of torch_geometric that run only on one process, with the reasons."""
 
 from collections.abc import Mapping
 
@@ -20,10 +20,10 @@ REFUSED: Mapping[str, str] = {
     "FusedGATConv": "it takes edges sorted over all nodes",
     "GPSConv": _ALL_NODES,
     "GravNetConv": _NEIGHBOURS,
-    "HGTConv": "it numbers the nodes of all types in a row",
-    "MeshCNNConv": "its edges are sides of triangles in an order of their own",
+    "HGTConv": "it numbers nodes of all types consecutively",
+    "MeshCNNConv": "its edges are sides of triangles in a special order",
     "PANConv": "it multiplies whole adjacency matrices",
-    "SplineConv": "its kernels, of pyg-lib, are not among those that were tried",
+    "SplineConv": "its kernels in pyg-lib have not been tried",
     "WLConv": "it numbers colours in the order in which a process meets them",
     "XConv": _NEIGHBOURS,
     "GraphSizeNorm": "it counts the nodes of a process",
@@ -45,12 +45,12 @@ REFUSED: Mapping[str, str] = {
     "PANPooling": _POOLS,
     "MemPooling": _POOLS,
 }
-"""Class -> reason; of what computes wrong numbers, or ends with an error that names no reason. A
-function of torch that has no meaning over ranks is refused when it is called."""
+"""Class -> reason, for layers that would compute wrong numbers, or fail with an unclear error.
+Torch functions without a meaning over ranks are refused when they are called."""
 
 
 def check_layers(module: nn.Module) -> None:
-    """Raise `InputError` where a layer of a module, or one that it is derived of, is refused."""
+    """Raise `InputError` if a layer of a module, or a base class of one, is refused."""
     for path, layer in module.named_modules():
         for kind in type(layer).__mro__:
             if kind.__module__.startswith("torch_geometric.") and kind.__name__ in REFUSED:

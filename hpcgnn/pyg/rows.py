@@ -1,8 +1,8 @@
-"""Which axis of a tensor has a row for each of some nodes or edges, of which a rank has its own.
+"""Torch functions of tensors with a row for each own node or edge: track the axis of the rows.
 
-Every function that reads such a tensor hands the axis on to what it returns: it is called once with
-empty tensors of more rows than anything else has, and their shapes tell the axis. A function that
-joins rows, such as a mean over them, joins those of all ranks, or is refused by name.
+The axis of a result's rows is found by calling the function once with meta tensors that have more
+rows than any other size, and looking at the shape of the result. A function that joins rows, such
+as a mean over them, joins those of all ranks or is refused by name.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -32,28 +32,28 @@ from hpcgnn.spmd import collective
 _MULTIPLIES = words("matmul __matmul__ __rmatmul__ mm bmm")
 
 _SAME = words("to cpu one_hot type_as type")
-"""What keeps all axes and cannot be called with empty tensors."""
+"""Functions that keep all axes and cannot be called with meta tensors."""
 
 _PICKS = words("__getitem__ index_select masked_select cat concat gather nonzero")
-"""What gives another number of rows than it is given."""
+"""Functions that change the number of rows."""
 
 _READS_NONE = words(
     "new_zeros new_ones new_full new_empty new_tensor type_as to expand view_as "
     "_convert_indices_from_coo_to_csr"
 )
-"""What may give no rows, of an argument with rows."""
+"""Functions whose result may have no rows although an argument has."""
 
 _READS_ALL = words("item tolist numpy equal allclose is_nonzero __bool__ __int__ __float__")
-"""What tells numbers of this rank only."""
+"""Functions that would read only this rank's numbers."""
 
 _ARITHMETIC = words(
     "add sub mul div true_divide floor_divide pow __add__ __radd__ __sub__ __rsub__ __mul__ "
     "__rmul__ __truediv__ __rtruediv__ __pow__ __rpow__ rsub clamp fill_ full_like lt gt le ge"
 )
-"""Where a number of rows is that of all ranks."""
+"""Functions in which a number of rows means that of all ranks."""
 
 _LAST = words("sort topk argsort softmax log_softmax kthvalue mode msort")
-"""What works on the last axis where none is given."""
+"""Functions that work on the last axis by default."""
 
 JOINS = (
     words(
@@ -63,17 +63,18 @@ JOINS = (
     )
     | _LAST
 )
-"""What joins numbers along axes."""
+"""Functions that join numbers along axes."""
 
 _KEEPS_AXES = words(
     "sort topk argsort softmax log_softmax softmin normalize cumsum cumprod cummax msort"
 )
+_UNBIASED = words("var std var_mean std_mean")
 _SECOND = words("norm topk normalize quantile vector_norm kthvalue")
-"""Functions with another argument in front of the axis."""
+"""Functions with `unbiased` before `keepdim`, and with another argument before the axis."""
 
 
 def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a function of torch, over the rows of all ranks where it joins rows."""
+    """Call a torch function, over the rows of all ranks if it joins rows."""
     if name in ("size", "shape"):
         return _size(share, args, kwargs)
     values = (*args, *kwargs.values())
@@ -88,7 +89,7 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
         raise _joins(name)
     if name in _ARITHMETIC:
         args = [value.total if isinstance(value, RowCount) else value for value in args]
-    # By whole numbers rows are grouped, as by their type: the order of groups is no result.
+    # Sorting integers, such as types, groups rows; the order of groups does not matter.
     groups = name in ("sort", "argsort") and not args[0].is_floating_point()
     if name in JOINS and not groups and args and axis_of(args[0]) is not None:
         dim = _dim_of(name, args, kwargs)
@@ -101,7 +102,7 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
     if name == "einsum":
         return _einsum(share, func, *args)
     if name == "numel":
-        # A rank without rows would leave out what all ranks do together.
+        # At least 1, or a rank without rows could skip code that is collective.
         return max(args[0].numel(), 1)
     if name in ("view", "reshape") and rows and rows[0].numel() == 0 and args[0] is rows[0]:
         result = func(args[0], _shape_without_rows(func, args, kwargs))
@@ -116,7 +117,7 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
 
 
 def _kind(name: str, rows: list[Tensor]) -> Hashable:
-    """Return the type of nodes of some rows; raises `InputError` where they are of several."""
+    """Return the type of the nodes of `rows`; raises `InputError` if there are several."""
     kinds = {kind_of(tensor) for tensor in rows} - {None}
     if len(kinds) > 1:
         raise InputError(f"torch.{name}: it joins rows of nodes of several types")
@@ -137,7 +138,7 @@ def _counts(values: Any) -> bool:
 
 
 def _shape_without_rows(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Return the sizes of a view with the one that -1 is, which no rows leave open."""
+    """Return the sizes of a view of no rows, with the size for -1, which would be ambiguous."""
     shape = _shapes(func, args, kwargs, lambda _: None)[0]
     return [0 if size % ROWS == 0 else size for size in shape]
 
@@ -158,7 +159,7 @@ _known: dict[Any, list[Axis | None]] = {}
 def _axes(
     name: str, func: Callable[..., Any], args: Any, kwargs: Any, rows: list[Tensor], outs: Any
 ) -> list[Axis | None]:
-    """Return where each tensor of a result has rows."""
+    """Return the axis of the rows of each tensor of a result."""
     if rows and name in _PICKS:
         axis = 0 if name == "nonzero" else _axis_of_picked(name, rows[0], args, outs[0])
         return [None if axis is None else Axis(axis)] * len(outs)
@@ -176,13 +177,13 @@ def _axes(
 def _tried(
     name: str, func: Callable[..., Any], args: Any, kwargs: Any, rows: list[Tensor]
 ) -> tuple[list[Axis | None], bool]:
-    """Return where results have rows, and whether that holds for any number of rows."""
+    """Return the axes of results' rows, and whether they hold for any number of rows."""
     try:
         shapes, certain = _shapes(func, args, kwargs, lambda _: None), True
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if not rows:
             return [None], True
-        # Tensors that a module has made by a number without a mark stand beside rows.
+        # Unmarked tensors may have rows too: assume the axis at the same distance from the end.
         x = rows[0]
         from_end, size = (axis_of(x) or 0) - x.dim(), x.shape[axis_of(x) or 0]
 
@@ -194,8 +195,8 @@ def _tried(
             shapes, certain = _shapes(func, args, kwargs, placed), False
         except (RuntimeError, ValueError, IndexError, TypeError):
             raise InputError(
-                f"torch.{name}: which axis of its result has rows is not known; say sizes by "
-                f"x.size(0), or -1 ({str(error).splitlines()[0][:80]})"
+                f"torch.{name}: the axis of its result's rows is not known; give sizes as "
+                f"x.size(0) or -1 ({str(error).splitlines()[0][:80]})"
             ) from None
     axes = [_axis_in(shape) for shape in shapes]
     lost = bool(rows) and not any(axes) and name not in _READS_NONE
@@ -223,8 +224,8 @@ def _axis_of_picked(name: str, x: Tensor, args: Any, out: Tensor) -> int | None:
     axis = axis_of(x)
     assert axis is not None
     if name != "__getitem__" or axis_of(args[0]) is None:
-        # By an index that has rows itself.
-        axes = [0] if name != "__getitem__" else _places_of_rows(args[1])
+        # An index with rows picks the rows of the result.
+        axes = [0] if name != "__getitem__" else _axes_of_rows(args[1])
         axis = axis if axis_of(args[0]) is not None else axes[0]
         return axis if axis < out.dim() else None
     keys = args[1] if isinstance(args[1], tuple) else (args[1],)
@@ -239,8 +240,8 @@ def _axis_of_picked(name: str, x: Tensor, args: Any, out: Tensor) -> int | None:
         if left == 0:
             if isinstance(key, int):
                 raise InputError(
-                    "torch.__getitem__: rows are picked by their places, which are other nodes on "
-                    "each rank"
+                    "torch.__getitem__: it picks rows by position, which are different nodes on "
+                    "each rank; pick them by a mask"
                 )
             break
         wide = key.dim() if isinstance(key, Tensor) and key.dtype == torch.bool else 1
@@ -251,13 +252,13 @@ def _axis_of_picked(name: str, x: Tensor, args: Any, out: Tensor) -> int | None:
     return after if after < out.dim() else None
 
 
-def _places_of_rows(key: Any) -> list[int]:
+def _axes_of_rows(key: Any) -> list[int]:
     keys = key if isinstance(key, tuple) else (key,)
     return [axis for axis, index in enumerate(keys) if axis_of(index) is not None] or [0]
 
 
 def _joins_in_product(name: str, args: Any) -> bool:
-    """Return whether a product sums over rows; raises `InputError` where only one side has them."""
+    """Return whether a product sums over rows; raises `InputError` if only one side has them."""
     left, right = args[:2] if name != "__rmatmul__" else (args[1], args[0])
     inner = left.dim() - 1, max(right.dim() - 2, 0)
     joins = [axis_of(left) == inner[0], axis_of(right) == inner[1]]
@@ -289,7 +290,7 @@ def _einsum(share: RowShare, func: Callable[..., Any], equation: str, *operands:
 
 
 def _dim_of(name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Return the axes that numbers are joined along, a tensor where one is joined with another."""
+    """Return the argument of axes to join along; a tensor if two tensors are joined."""
     position = 2 if name in _SECOND else 1
     return kwargs.get("dim", kwargs.get("axis", args[position] if len(args) > position else None))
 
@@ -299,14 +300,18 @@ def _joined(
     share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
 ) -> Any:
     x = args[0]
-    rows, position = rows_of(x), 2 if name in _SECOND else 1
+    rows = rows_of(x)
     assert rows is not None
     axis, dim = rows.place, _dim_of(name, args, kwargs)
     if isinstance(dim, bool) or dim is None:
         dim = -1 if name in _LAST else 1 if name == "normalize" else None
     dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
     dims = sorted(dim % x.dim() for dim in dims)
-    keeps = kwargs.get("keepdim", bool(len(args) > position + 1 and args[position + 1] is True))
+    flags = [value for value in args[1:] if isinstance(value, bool)]
+    options = {key: kwargs[key] for key in ("unbiased", "correction", "p") if key in kwargs}
+    if name in _UNBIASED and flags:
+        options["unbiased"] = flags.pop(0)
+    keeps = kwargs.get("keepdim", flags[:1] == [True])
     if axis not in dims:
         result = func(*args, **kwargs)
         out_axis = axis if keeps or name in _KEEPS_AXES else axis - sum(d < axis for d in dims)
@@ -316,10 +321,7 @@ def _joined(
     handler = _OVER_RANKS.get(name)
     if handler is None:
         raise _joins(name)
-    options = {
-        key: value for key, value in kwargs.items() if key in ("unbiased", "correction", "p")
-    }
-    result = handler(share, x, dims, **options)
+    result = handler(share, x.to(kwargs.get("dtype") or x.dtype), dims, **options)
     result = result if keeps else result.squeeze(dims)
     return (result, None) if name in ("max", "min") and dim is not None else result
 
@@ -356,7 +358,7 @@ def _norm(share: RowShare, x: Tensor, dims: list[int], p: Any = 2) -> Tensor:
 
 
 def _amax(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
-    """Return maxima, whose gradient their equals share, as in `torch.amax`."""
+    """Return maxima; equal entries share the gradient, as in `torch.amax`."""
     with torch.no_grad():
         shape = [1 if dim in dims else size for dim, size in enumerate(x.shape)]
         smallest = x.new_full(shape, -torch.inf, dtype=torch.float64)
@@ -369,7 +371,7 @@ def _amax(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
     hits = (x == largest).to(x.dtype)
     counts = _sum(share, hits, dims)
     mean = _sum(share, x * hits, dims) / counts
-    # A mean of equal numbers, without its rounding.
+    # The mean of equal numbers has the right gradient; correct the rounding of its value.
     return mean + (largest - mean).detach()
 
 
@@ -402,6 +404,6 @@ _OVER_RANKS: Mapping[str, Callable[..., Tensor]] = {
 
 def _joins(name: str) -> InputError:
     return InputError(
-        f"torch.{name}: it joins the rows of all nodes or edges, of which a rank has its own; over "
-        f"ranks that works for {', '.join(_OVER_RANKS)}, and products that sum over rows"
+        f"torch.{name}: it joins the rows of all nodes or edges, of which a rank has only its own; "
+        f"over ranks use {', '.join(_OVER_RANKS)}, or products that sum over rows"
     )

@@ -1,4 +1,4 @@
-"""A rank's share of a store as ``torch_geometric.data.HeteroData``, types with their own widths."""
+"""A rank's share of a store as ``torch_geometric.data.HeteroData``; types have their own widths."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -25,7 +25,7 @@ _MASKS: Mapping[str, Split] = {
 
 @collective
 def read_types(grid: ProcessGrid, path: str) -> Any:
-    """Return this rank's share of a store with node types, see `hpcgnn.divide`."""
+    """Return this rank's share of a store with node types; see `hpcgnn.divide`."""
     with agree(grid.world):
         data, store = _empty(), GraphStore.open(path, grid.world)
     with store:
@@ -52,25 +52,25 @@ def read_types(grid: ProcessGrid, path: str) -> Any:
             if x.shape[1]:
                 data[name].x = mark(torch.from_numpy(x), 0, kind=name)
             data[name].num_nodes = len(part)
-        # On a rank types follow one another.
-        places = np.empty_like(order)
-        places[order] = rows.start + np.arange(len(order))
+        # On a rank, nodes are ordered by type.
+        new_rows = np.empty_like(order)
+        new_rows[order] = rows.start + np.arange(len(order))
         types = {name: nodes.original_id[part] for name, part in parts.items()}
         for name in store.relations:
             edges = read_edge_rows(grid, store, rows, [name], None)
             own = nodes.types[edges.targets]
-            sources, of_sources = _at_sources(grid, rows, edges.sources, places, nodes.types)
+            sources, of_sources = _at_sources(grid, rows, edges.sources, new_rows, nodes.types)
             pairs = np.stack([of_sources, own])
             for kinds in _pairs(grid, pairs, len(names)):
                 chosen = (pairs == np.array(kinds)[:, None]).all(0)
                 chosen_edges = EdgeRows(
-                    places[edges.targets[chosen]] - rows.start,
+                    new_rows[edges.targets[chosen]] - rows.start,
                     sources[chosen],
                     edges.features[chosen],
                 )
                 ends = names[kinds[0]], names[kinds[1]]
                 share = share_of_rows(grid, rows, chosen_edges, types, ends)
-                # Relations of equal names were told apart by the types of their ends.
+                # Remove the types that the store adds to names of relations to make them unique.
                 bare = name.removeprefix(f"{ends[0]}-").removesuffix(f"-{ends[1]}") or "to"
                 relation = data[ends[0], bare, ends[1]]
                 relation.edge_index = share.index
@@ -80,7 +80,7 @@ def read_types(grid: ProcessGrid, path: str) -> Any:
 
 
 def _empty() -> Any:
-    """Return a graph of torch_geometric without anything."""
+    """Return an empty `HeteroData`."""
     try:
         return import_module("torch_geometric.data").HeteroData()
     except ModuleNotFoundError as error:
@@ -90,7 +90,7 @@ def _empty() -> Any:
 
 
 def _of_nodes(nodes: NodeBlock, part: GlobalIndices) -> dict[str, torch.Tensor]:
-    """Return what the nodes of a type have beside features."""
+    """Return the tensors of the nodes of a type, except features."""
     columns = {"n_id": nodes.original_id[part]}
     if nodes.labels is not None:
         columns["y"] = nodes.labels[part].astype(np.int64)
@@ -101,17 +101,17 @@ def _of_nodes(nodes: NodeBlock, part: GlobalIndices) -> dict[str, torch.Tensor]:
 
 @collective
 def _at_sources(
-    grid: ProcessGrid, rows: RowMap, sources: GlobalIndices, places: GlobalIndices, types: Array
+    grid: ProcessGrid, rows: RowMap, sources: GlobalIndices, new_rows: GlobalIndices, types: Array
 ) -> tuple[GlobalIndices, Array]:
-    """Return the places and the types of the sources of edges, wherever these are."""
-    wanted, inverse = np.unique(sources, return_inverse=True)
-    request = RowRequest.make(grid.layer, rows, wanted)
-    return request.rows(places)[inverse], request.rows(types)[inverse]
+    """Return the new rows and the types of the sources of edges, on whichever ranks they are."""
+    requested, inverse = np.unique(sources, return_inverse=True)
+    request = RowRequest.make(grid.layer, rows, requested)
+    return request.rows(new_rows)[inverse], request.rows(types)[inverse]
 
 
 @collective
 def _pairs(grid: ProcessGrid, pairs: Array, num_types: int) -> list[tuple[int, int]]:
-    """Return the types of the ends of edges that any rank has, in order."""
+    """Return the pairs of source and target types of the edges of all ranks, in order."""
     occurs = np.zeros((num_types, num_types), np.bool_)
     occurs[tuple(pairs)] = True
     anywhere = np.logical_or.reduce(grid.layer.allgather(occurs))

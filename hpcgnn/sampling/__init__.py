@@ -1,8 +1,8 @@
-"""Sampled subgraphs: what minibatch training of graph networks works on.
+"""Sampled subgraphs for minibatch training of graph networks.
 
-A `SubgraphSource` induces the subgraphs of a `Sampler`'s nodes, with the coefficients that make
-their sums estimates of the whole graph's. All of it is numpy and native code, on one rank, and a
-function of seed and number.
+A `SubgraphSource` induces the subgraphs of a `Sampler`'s nodes, with the coefficients that turn
+their sums into estimates for the whole graph. Everything is numpy and native code on one rank, and
+depends only on a seed and the number of the sample.
 """
 
 from hpcgnn.sampling.fan_out import FanOutLayer, FanOutSampler, LayeredSample

@@ -13,10 +13,10 @@ from hpcgnn.typing import LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class FanOutLayer:
-    """What one layer reads and gives.
+    """The input and output nodes of one layer.
 
-    `inputs` (k,) and `outputs` (n,) are int32 ascending nodes; the outputs are among the inputs, at
-    the places `kept` (n,). `pattern` (n, k) has a row for every output; columns are places in
+    `inputs` (k,) and `outputs` (n,) are int32 ascending nodes. The outputs are among the inputs, at
+    positions `kept` (n,). `pattern` (n, k) has a row for every output; its columns are positions in
     `inputs`.
     """
 
@@ -27,7 +27,7 @@ class FanOutLayer:
 
     @classmethod
     def side_by_side(cls, layers: Sequence["FanOutLayer"]) -> "FanOutLayer":
-        """Return what several layers, at least one, read and give, one after the other."""
+        """Concatenate the nodes of several layers, at least one."""
         before = np.cumsum([0, *(len(layer.inputs) for layer in layers[:-1])]).astype(np.int32)
         return cls(
             np.concatenate([layer.inputs for layer in layers]),
@@ -44,7 +44,7 @@ class FanOutLayer:
 
 @dataclass(frozen=True, eq=False)
 class LayeredSample:
-    """The layers of a batch, the model's first one first: inputs are outputs of the one before."""
+    """The layers of a batch, in the model's order: a layer's inputs are the previous outputs."""
 
     number: int
     layers: tuple[FanOutLayer, ...]
@@ -65,10 +65,11 @@ class LayeredSample:
 
 @dataclass(frozen=True, eq=False)
 class FanOutSampler:
-    """Draws some neighbours of each node of a batch, some of each of those, and so on.
+    """Samples neighbours of a batch's nodes, then neighbours of those, and so on.
 
-    Neighbours are the columns of a node's row. For each layer of the model, the first first,
-    `fan_outs` are drawn without repeats, or all where there are no more. `seed` is in [0, 2^63).
+    Neighbours are the columns of a node's row. `fan_outs`, one for each layer of the model in
+    order, are how many are drawn without replacement; all are taken if there are no more. `seed` is
+    in [0, 2^63).
     """
 
     topology: Topology
@@ -76,9 +77,9 @@ class FanOutSampler:
     fan_outs: tuple[int, ...]
 
     def sample(self, number: int, targets: LocalIndices) -> LayeredSample:
-        """Return the layers that give the outputs of `targets`, (n,) int32 ascending nodes.
+        """Return the layers that compute the outputs of `targets`, (n,) int32 ascending nodes.
 
-        Raises ValueError when they are not ascending, or no nodes of the graph.
+        Raises ValueError if `targets` do not ascend or are not nodes of the graph.
         """
         layers: list[FanOutLayer] = []
         depth = len(self.fan_outs)

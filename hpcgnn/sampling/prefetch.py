@@ -1,4 +1,4 @@
-"""Results that threads make ahead of their use."""
+"""An iterator over results that threads compute ahead of use."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -9,29 +9,29 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """Iterates over ``make(item)`` for items in order, made by `threads` before they are due.
+    """Iterates over ``make(item)`` for all items in order, computed ahead of time by `threads`.
 
-    At most `depth` results, at least 1, wait or are being made, so that memory is bounded however
-    slowly they are used. The order of results does not depend on `threads` (0: a result is made
-    when it is asked for); samplers release the GIL. An error of `make` is raised where its result
-    is due. Use as a context manager: leaving it drops what waits and ends the threads.
+    At most `depth` results, at least 1, are waiting or in progress, so memory is bounded however
+    slowly they are used. The order of results does not depend on `threads`; with 0 threads a result
+    is computed when it is asked for. Samplers release the GIL. An error in `make` is raised when
+    its result is due. Leaving the context manager drops waiting results and ends the threads.
 
-    `make` is called from several threads at once; StopIteration ends the iteration. So
-    ``Prefetch(next, itertools.repeat(iterator), threads=1, depth=2)`` runs an iterator ahead, all
-    of it in one thread; nothing else may then use what it uses. `items` are taken in the thread of
-    the user.
+    `make` is called from several threads at once, and StopIteration in it ends the iteration. So
+    ``Prefetch(next, itertools.repeat(iterator), threads=1, depth=2)`` runs an iterator ahead in one
+    thread, which must be the only user of the iterator's data. `items` are read in the caller's
+    thread.
     """
 
     def __init__(
         self, make: Callable[[Any], T], items: Iterable[Any], *, threads: int, depth: int
     ) -> None:
         if threads < 0 or depth < 1:
-            raise ValueError(f"{threads} threads and {depth} results ahead are not possible")
+            raise ValueError(f"{threads} threads, depth {depth}: use at least 0 threads, depth 1")
         self._make, self._items, self._depth = make, iter(items), depth
         self._executor = ThreadPoolExecutor(threads, "prefetch") if threads > 0 else None
         self._waiting: deque[Future[T]] = deque()
         self.most_bytes = 0
-        """The most bytes, by `nbytes` of results, that waited when one was asked for."""
+        """Largest total `nbytes` of the finished results waiting at the time of a request."""
 
     def __enter__(self) -> "Prefetch[T]":
         return self
@@ -40,7 +40,7 @@ class Prefetch(Generic[T]):
         self.close()
 
     def close(self) -> None:
-        """Drop what waits and end the threads; nothing comes after it."""
+        """Drop waiting results and end the threads; the iteration is over."""
         self._items = iter(())
         self._waiting.clear()
         if self._executor is not None:
@@ -60,7 +60,7 @@ class Prefetch(Generic[T]):
         ]
         self.most_bytes = max(self.most_bytes, sum(getattr(drawn, "nbytes", 0) for drawn in ready))
         result = self._waiting.popleft().result()
-        # The place that became free is filled while the caller works.
+        # Start the next item now, so that it is computed while the caller works.
         self._fill(self._executor)
         return result
 

@@ -1,7 +1,7 @@
-"""Samplers of node sets: walks whose next move depends on all walkers, or on one, and draws.
+"""Samplers of node sets: frontier sampling, random walks, and independent edges or nodes.
 
-The k-th set of a seed is a function of the seed and of k: every rank and every thread that asks for
-it gets the same one.
+The k-th set of a seed depends only on the seed and k: every rank and every thread that asks for it
+gets the same set.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class AliasTable:
-    """A draw in O(1): twelve bytes an item, in arrays that processes can share.
+    """A table for weighted draws in O(1), with twelve bytes an item in arrays that can be shared.
 
     `thresholds` are uint32, `aliases` int64.
     """
@@ -31,7 +31,7 @@ class AliasTable:
     def build(cls, weights: FloatArray) -> "AliasTable":
         """Make a table for probabilities proportional to `weights`.
 
-        Raises ValueError unless they are finite and not negative, and one is positive.
+        Raises ValueError unless all are finite and non-negative and at least one is positive.
         """
         thresholds = np.empty(len(weights), np.uint32)
         aliases = np.empty(len(weights), np.int64)
@@ -42,9 +42,8 @@ class AliasTable:
 def edge_weights(topology: Topology) -> FloatArray:
     """Return (E,) weights 1/deg(u) + 1/deg(v) of the entries (u, v).
 
-    They lower the variance of aggregations (GraphSAINT). On a directed graph the degrees are those
-    of rows, and a node without entries of its own counts as one with one. Entries of rows that no
-    walk starts at are never drawn.
+    They lower the variance of aggregations (GraphSAINT). Degrees are entries of rows, at least 1,
+    on directed graphs too. Entries in rows of nodes that are no roots have weight 0.
     """
     by_node = 1.0 / np.maximum(topology.degrees(), 1)
     weights: NDArray[Any] = by_node[topology.entry_rows()] + by_node[topology.indices]
@@ -55,8 +54,8 @@ def edge_weights(topology: Topology) -> FloatArray:
 def node_weights(topology: Topology) -> FloatArray:
     """Return (N,) squared norms of the columns of (D + I)^-1 (A + I).
 
-    They lower the variance of aggregations (GraphSAINT); the identity gives isolated nodes a
-    chance.
+    They lower the variance of aggregations (GraphSAINT). Thanks to the identity, isolated nodes can
+    be drawn.
     """
     squares = 1.0 / (topology.degrees() + 1.0) ** 2
     return squares + np.bincount(
@@ -65,26 +64,26 @@ def node_weights(topology: Topology) -> FloatArray:
 
 
 def edge_table(topology: Topology) -> AliasTable:
-    """Return the table that `EdgeSampler` draws from; ValueError when the graph has no edges."""
+    """Return the table that `EdgeSampler` draws from; ValueError if the graph has no edges."""
     return AliasTable.build(edge_weights(topology))
 
 
 def node_table(topology: Topology) -> AliasTable:
-    """Return the table that `NodeSampler` draws from; ValueError when the graph has no nodes."""
+    """Return the table that `NodeSampler` draws from; ValueError if the graph has no nodes."""
     return AliasTable.build(node_weights(topology))
 
 
 _CLIPPING = 1 << 63
-"""Keeps the draws that clip a set apart from those that made it."""
+"""Bit of the key that separates the draws that clip a set from those that made it."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Sampler(ABC):
     """Draws sets of nodes with a `seed` in [0, 2^63).
 
-    Random nodes are dropped until a `multiple` is left; 1 keeps all. Section 6.2 of the
-    graph-sampling paper takes 16, so that columns begin on cache lines; here rows do, whatever
-    their number.
+    Random nodes are dropped until the size of a set is a multiple of `multiple`; 1 keeps all.
+    Section 6.2 of the graph-sampling paper takes 16 so that columns begin on cache lines. Here rows
+    do so for any number of nodes.
     """
 
     topology: Topology
@@ -95,14 +94,14 @@ class Sampler(ABC):
         if not 0 <= self.seed < _CLIPPING:
             raise ValueError(f"seed {self.seed} is not in [0, 2^63)")
         if self.multiple < 1:
-            raise ValueError(f"multiple is {self.multiple}: 1 keeps all nodes")
+            raise ValueError(f"multiple is {self.multiple}; use at least 1, which keeps all nodes")
 
     def sample(self, number: int) -> LocalIndices:
-        """Return (n,) int32 ascending nodes: the set called `number`."""
+        """Return (n,) int32 ascending nodes: set `number`."""
         return self.sample_each([number])[0]
 
     def sample_each(self, numbers: Sequence[int]) -> list[LocalIndices]:
-        """Return the sets of some numbers; several at a time may take less time than one by one."""
+        """Return the sets of several numbers, which may be faster than one by one."""
         key = self.seed | _CLIPPING
         drawn = zip(self.visits_each(numbers), numbers, strict=True)
         return [
@@ -110,7 +109,7 @@ class Sampler(ABC):
         ]
 
     def visits_each(self, numbers: Sequence[int]) -> list[LocalIndices]:
-        """Return the visits of some numbers."""
+        """Return the `visits` of several numbers."""
         return [self.visits(number) for number in numbers]
 
     @abstractmethod
@@ -122,12 +121,12 @@ class Sampler(ABC):
 class FrontierSampler(Sampler):
     """Frontier sampling with the Dashboard (graph-sampling paper, Algorithms 2 to 4).
 
-    Walkers start on uniform nodes. Again and again one of them, drawn with a probability
-    proportional to the degree of its node, moves to a uniform neighbour. `walkers` is the paper's
-    m; `budget` is its n: draws, those of the first nodes included; fewer walkers start when it is
-    below. `enlargement` is its eta, above 1: how large the Dashboard is. With `entered` the nodes
-    that walkers move to are taken, which is the m-dimensional random walk of Ribeiro and Towsley;
-    otherwise those that they leave, as the graph-sampling paper does.
+    Walkers start on uniform nodes. In each step one walker, drawn with probability proportional to
+    the degree of its node, moves to a uniform neighbour. `walkers` is the paper's m. `budget`, its
+    n, is the number of draws including start nodes, and limits the walkers. `enlargement`, its eta,
+    sets the size of the Dashboard and is above 1. With `entered` the sample takes the nodes that
+    walkers move to, as in the m-dimensional random walk of Ribeiro and Towsley; otherwise those
+    that they leave, as in the graph-sampling paper.
     """
 
     walkers: int
@@ -136,18 +135,18 @@ class FrontierSampler(Sampler):
     entered: bool = False
 
     def visits(self, number: int) -> LocalIndices:
-        """Return the first nodes, then a node for each move."""
+        """Return the start nodes, then a node for each move."""
         return self.visits_each([number])[0]
 
     def visits_each(self, numbers: Sequence[int]) -> list[LocalIndices]:
-        """Return the visits of some numbers, moving one frontier while others wait for memory."""
+        """Return the visits of several numbers; one frontier moves while others wait for memory."""
         return self._run(numbers)[0]
 
     def dashboard(self, number: int) -> dict[str, int]:
-        """Return what set `number` needs from the Dashboard.
+        """Return the Dashboard's statistics for set `number`.
 
-        ``cleanups``, ``truncated`` (nodes that count too little for it), and ``probes`` (rounds of
-        four; a pop needs one or more).
+        ``cleanups``, ``truncated`` (nodes whose degree exceeds their slots) and ``probes`` (rounds
+        of four; a pop needs one or more).
         """
         cleanups, truncated, probes = self._run([number])[1]
         return {"cleanups": cleanups, "truncated": truncated, "probes": probes}
@@ -167,7 +166,7 @@ class FrontierSampler(Sampler):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RandomWalkSampler(Sampler):
-    """All nodes of walks of `length` steps from uniform `roots` (Algorithm 5)."""
+    """All nodes of random walks of `length` steps from `roots` uniform nodes (Algorithm 5)."""
 
     roots: int
     length: int
@@ -181,7 +180,7 @@ class RandomWalkSampler(Sampler):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableSampler(Sampler):
-    """Sets from independent `draws` of a weighted table (Algorithm 5)."""
+    """Sets of `draws` independent draws from a weighted table (Algorithm 5)."""
 
     draws: int
     table: AliasTable
@@ -192,7 +191,7 @@ class TableSampler(Sampler):
 
 
 class EdgeSampler(TableSampler):
-    """Both ends of edges that are drawn independently."""
+    """Both ends of independently drawn edges."""
 
     def visits(self, number: int) -> LocalIndices:
         """Return row and column of each edge."""
@@ -200,7 +199,7 @@ class EdgeSampler(TableSampler):
 
 
 class NodeSampler(TableSampler):
-    """Nodes that are drawn independently."""
+    """Independently drawn nodes."""
 
     def visits(self, number: int) -> LocalIndices:
         """Return the nodes as drawn."""

@@ -1,4 +1,4 @@
-"""Sampled subgraphs, and the coefficients that make their sums estimates of the whole graph."""
+"""Sampled subgraphs, and the coefficients that make their sums estimate the whole graph's."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
 
 @dataclass(frozen=True, eq=False)
 class SampledPattern:
-    """A CSR pattern whose columns are places in a list of nodes.
+    """A CSR pattern whose columns are positions in a list of nodes.
 
     `indptr` is int64, `indices` int32, ascending in a row. `entries` (nnz,) int64 are the numbers
-    of the entries in the whole graph, where their weights are.
+    of the entries in the whole graph, by which their weights are found.
     """
 
     indptr: Offsets
@@ -29,7 +29,7 @@ class SampledPattern:
     def side_by_side(
         cls, patterns: Sequence["SampledPattern"], before: Sequence[int] | LocalIndices
     ) -> "SampledPattern":
-        """Return patterns one below the other; columns stand behind `before` others of each."""
+        """Stack patterns in rows, with the columns of each shifted by its entry in `before`."""
         counts = [np.zeros(1, np.int64), *(np.diff(pattern.indptr) for pattern in patterns)]
         columns = [np.zeros(0, np.int64)]
         columns += [p.indices + np.int64(b) for p, b in zip(patterns, before, strict=True)]
@@ -53,10 +53,11 @@ class SampledPattern:
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """How often sets hold a node, or both ends of an entry: GraphSAINT's normalisation.
+    """How many sets contain a node, or both ends of an entry: GraphSAINT's normalisation.
 
-    Of `num_subgraphs` counted sets, the N of the paper (0: nothing is normalised), `nodes`
-    (num_nodes,) int32 hold the node, C_v, and `entries` (num_entries,) int32 both ends, C_uv.
+    `num_subgraphs` sets were counted, the paper's N (0: nothing is normalised). `nodes`
+    (num_nodes,) int32 of them contain the node, C_v, and `entries` (num_entries,) int32 both ends
+    of the entry, C_uv.
     """
 
     num_subgraphs: int
@@ -66,16 +67,16 @@ class Coefficients:
     def loss_weights(self, nodes: LocalIndices) -> FloatArray:
         """Return (n,) float32 loss weights 1 / lambda_v = N / C_v.
 
-        With them the mean over sets of a sum over sampled nodes is the sum over all nodes. A node
-        that no counted set held counts as if one did.
+        With them the mean over sets of a sum over sampled nodes is the sum over all nodes. C_v is
+        taken as 1 for nodes that no counted set contains.
         """
         return (self.num_subgraphs / np.maximum(self.nodes[nodes], 1)).astype(np.float32)
 
     def edge_factors(self, nodes: LocalIndices, pattern: SampledPattern) -> FloatArray:
         """Return (nnz,) float32 1 / alpha_uv = C_v / C_uv of entries in the rows v = `nodes`.
 
-        With them the mean, over the sets that hold v, of the sum over the sampled columns of v is
-        the sum over all its columns.
+        With them the mean, over the sets that contain v, of the sum over the sampled columns of v
+        is the sum over all its columns.
         """
         rows = np.maximum(self.nodes[nodes], 1)[pattern.entry_rows()]
         return (rows / np.maximum(self.entries[pattern.entries], 1)).astype(np.float32)
@@ -85,8 +86,8 @@ class Coefficients:
 class Subgraph:
     """The subgraph that the sampled set `number` induces.
 
-    `nodes` (n,) are int32 ascending, `pattern` (n, n) the entries among them; `loss_weights` (n,)
-    and `edge_factors` (nnz,) are float32, see `Coefficients`; None without normalisation.
+    `nodes` (n,) int32 ascend; `pattern` (n, n) has the entries among them. `loss_weights` (n,) and
+    `edge_factors` (nnz,) are float32, see `Coefficients`; None without normalisation.
     """
 
     number: int
@@ -104,16 +105,16 @@ class Subgraph:
 
 
 def induce(topology: Topology, nodes: LocalIndices) -> SampledPattern:
-    """Return the entries among `nodes` (n,) int32; ValueError unless these ascend in the graph."""
+    """Return the entries among `nodes` (n,) int32; ValueError unless they are ascending nodes."""
     return SampledPattern(*_sampling.induce(topology.native, nodes))
 
 
 @dataclass(frozen=True, eq=False)
 class SubgraphSource:
-    """Makes the subgraph of a number; any thread may ask for any number.
+    """Makes subgraphs by number; it can be called from any thread.
 
-    `edges` are the graph whose entries are induced, over the same nodes; None: the one that is
-    walked. Without `coefficients` nothing is normalised.
+    `edges` is the graph whose entries are induced, over the same nodes; None: the one that the
+    sampler walks. Without `coefficients` nothing is normalised.
     """
 
     sampler: Sampler
@@ -139,11 +140,10 @@ class SubgraphSource:
 def count_coverage(
     source: SubgraphSource, numbers: Iterable[int], *, threads: int = 0, depth: int = 8
 ) -> Coefficients:
-    """Count in how many of the sets `numbers` each node and each entry is.
+    """Count how many of the sets `numbers` contain each node and each entry.
 
-    `source` is as training will use it, without coefficients and with another seed; `threads` and
-    `depth` as for `Prefetch`. Sums over ranks of counts of different numbers are the counts of all
-    of them.
+    `source` is that of training, but without coefficients and with another seed. `threads` and
+    `depth` are as for `Prefetch`. Ranks can count different numbers and add up the counts.
     """
     topology = source.topology
     nodes = np.zeros(topology.num_nodes, np.int32)

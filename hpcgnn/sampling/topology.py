@@ -13,9 +13,9 @@ from hpcgnn.typing import LocalIndices, Offsets
 class Topology:
     """A CSR pattern, checked once and never copied: it may be a mapped file or shared memory.
 
-    `indptr` (N + 1,) int64 starts at 0; `indices` (E,) int32 are ascending and different in a row;
-    ValueError for others. Walks go from a row to its columns, and start at the nodes below `roots`;
-    None: at all.
+    `indptr` (N + 1,) int64 starts at 0; `indices` (E,) int32 ascend strictly in each row; anything
+    else is a ValueError. Walks go from a row to its columns and start at the nodes below `roots`,
+    or at any node if it is None.
     """
 
     indptr: Offsets
@@ -32,23 +32,23 @@ class Topology:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes N."""
+        """Number of nodes, N."""
         return len(self.indptr) - 1
 
     @property
     def num_roots(self) -> int:
-        """Nodes that walks start at."""
+        """Number of nodes that walks can start at."""
         return self.num_nodes if self.roots is None else self.roots
 
     @property
     def num_entries(self) -> int:
-        """Entries E; an undirected edge between two nodes is two of them."""
+        """Number of entries, E; an undirected edge between two nodes is two entries."""
         return len(self.indices)
 
     def degrees(self) -> Offsets:
-        """Return (N,) int64 entries of each row."""
+        """Return (N,) int64 the number of entries in each row."""
         return np.diff(self.indptr)
 
     def entry_rows(self) -> LocalIndices:
-        """Return (E,) int32 rows of the entries."""
+        """Return (E,) int32 the row of each entry."""
         return np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.degrees())

@@ -1,9 +1,9 @@
-"""Distributed sparse times dense: one loop, with the exchange and the process grid as objects.
+"""Distributed products of a sparse and a dense matrix, for any exchange and process grid.
 
-`DistributedSpMM` is the loop. An `Exchange` cuts the remote part of a matrix into entries whose
-dense rows are fetched and entries whose partial sums are pushed (`cover`), and moves both through a
-ghost exchange (`direct`, `hosts`, `broadcast`), all at once or stage by stage as a `Schedule` says.
-A `Carrier` says where rows and products are, and which `Transport` takes rows to other ranks.
+`DistributedSpMM` is the product loop. An `Exchange` divides the remote part of a matrix into
+entries whose dense rows are fetched and entries whose partial sums are pushed (`cover`). Both go
+through a ghost exchange (`direct`, `hosts`, `broadcast`), all at once or in stages (`Schedule`). A
+`Carrier` provides the memory of rows and the `Transport` that takes them to other ranks.
 """
 
 from hpcgnn.spmm.carrier import Carrier, Transport

@@ -1,4 +1,4 @@
-"""A carrier: the memory that rows lie in, and the transport of messages between such memories."""
+"""Carriers: the memory that holds rows, and the transport of messages between such memories."""
 
 import math
 from collections.abc import Iterator
@@ -25,33 +25,33 @@ from hpcgnn.typing import Array
 
 
 class Transport(Protocol):
-    """A way between the memories of ranks; rows are sent when the work issued so far is done.
+    """A way to send rows between the memories of ranks, after the work issued so far is done.
 
     A transport serves all exchanges of a run.
     """
 
     in_step: bool
-    """Whether ranks must start the messages of one time together, by number of stage."""
+    """Whether all ranks must have the same stages, because messages are matched by order alone."""
 
     def start(
         self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
-        """Start to move the rows of a stage, see `Carrier.start`; neighborwise collective."""
+        """Start to move the rows of a stage; see `Carrier.start`. Neighborwise collective."""
 
     def start_broadcast(self, comm: Communicator, rows: Array, root: int, /) -> Transfer:
-        """Start to copy the rows of `root` to all ranks; collective."""
+        """Start to copy the rows of `root` to all ranks. Collective."""
 
     def start_reduce(
         self, comm: Communicator, partial: Array, total: Array, root: int, /
     ) -> Transfer:
-        """Start to sum into `total` on `root`; collective."""
+        """Start to sum `partial` over ranks into `total` on `root`. Collective."""
 
     def combine(self, comm: Communicator, values: Array, /) -> None:
-        """Replace an array by its sum over the ranks; collective."""
+        """Replace an array by its sum over the ranks. Collective."""
 
 
 class MpiTransport:
-    """MPI, from and to main memory."""
+    """Messages by MPI from and to main memory."""
 
     in_step = False
 
@@ -70,11 +70,11 @@ _MPI = MpiTransport()
 
 
 class Carrier:
-    """What a product needs of the place where its rows are.
+    """The memory and the messages of products.
 
-    Messages are started in the same order on all ranks that they concern. An array must not be
-    touched before its transfer has been waited for. `grid` lends main memory, and counts the rows
-    of other ranks' nodes.
+    Messages start in the same order on all ranks involved. An array must not be touched before its
+    transfer has been waited for. `grid` lends main memory and counts the rows of other ranks'
+    nodes.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Carrier:
         return Carrier(grid, self.memory, self._transport)
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike, *, ghosts: bool = False) -> Array:
-        """Return an uninitialised C-contiguous array, see `BufferPool.take`."""
+        """Return an uninitialised C-contiguous array; see `BufferPool.take`."""
         if self.memory is MAIN:
             return self._grid.buffers.take(shape, dtype, ghosts=ghosts)
-        # The library of a device keeps a pool of its own.
+        # CuPy has its own memory pool.
         buffer = self.memory.empty(shape, dtype)
         if ghosts:
             self.ghosts.hold(buffer, math.prod(shape) * np.dtype(dtype).itemsize)
@@ -101,15 +101,15 @@ class Carrier:
 
     @property
     def joined_row_bytes(self) -> int:
-        """Bytes of a row of the first of two exchanges that are joined now; 0: none are."""
+        """Bytes of a row of the first of the two exchanges being joined; 0 outside `joining`."""
         return 0 if self._joined is None else self._joined.row_bytes
 
     @contextmanager
     def joining(self, first: CommPlan, second: CommPlan, row_bytes: int) -> Iterator[None]:
-        """Start two whole exchanges inside, with their short messages to a rank as one.
+        """Join the short messages to a rank of two whole exchanges that start inside the block.
 
-        The `first` goes owner to ghost, its rows of `row_bytes` on their way, the `second` ghost to
-        owner; they start in this order, and neither is waited for inside.
+        They start in this order: `first` from owners to ghosts, with `row_bytes` a row on the wire,
+        `second` from ghosts to owners. Neither may be waited for inside the block.
         """
         self._joined = JoinedMessages(first, second, row_bytes)
         try:
@@ -121,16 +121,15 @@ class Carrier:
     def start(
         self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
-        """Start to move rows; return the transfers of what is sent and of what is received.
+        """Start to move rows; return the transfers of `sent` and of `received`.
 
-        `sent` and `received` (rows, width) are of one dtype and C-contiguous. `forward` is from
-        owner to ghost.
+        Both are (rows, width), of one dtype and C-contiguous. `forward` is from owner to ghost.
         """
         if self._joined is not None and isinstance(self._transport, MpiTransport):
-            assert stage.is_whole, "what is joined is whole"
+            assert stage.is_whole, "only whole exchanges can be joined"
             going, coming = self._joined.start(plan, stage, sent, received, forward=forward)
         elif len(plan.peers) == 0:
-            # A lone rank's host must not wait for its device.
+            # Without messages, the host must not wait for its device.
             return Transfer(), Transfer()
         else:
             going, coming = self._transport.start(plan, stage, sent, received, forward=forward)
@@ -140,7 +139,7 @@ class Carrier:
 
     @collective
     def start_broadcast(self, rows: Array, root: int) -> Transfer:
-        """Start to copy the rows of rank `root` of the layer to all ranks of it."""
+        """Start to copy the rows of rank `root` of the layer to all its ranks."""
         if self._grid.num_blocks == 1:
             return Transfer()
         transfer = self._transport.start_broadcast(self._grid.layer, rows, root)
@@ -156,6 +155,6 @@ class Carrier:
 
     @collective
     def sum_over_replicas(self, partial: Array) -> None:
-        """Replace an array without rows, such as a weight's gradient, by its sum over replicas."""
+        """Replace an array that is not divided into rows, as a gradient, by its replicas' sum."""
         if self._grid.replication > 1:
             self._transport.combine(self._grid.replicas, partial)

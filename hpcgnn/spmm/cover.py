@@ -1,11 +1,11 @@
-"""Which entries of the remote part are fetched and which are pushed.
+"""The division of the remote part into entries that are fetched and entries that are pushed.
 
-Every off-diagonal block is covered by some of its columns and some of its rows: a covered column's
-row of X is fetched and multiplied here; the entries left lie in covered rows, are multiplied by the
-owner of their column, and one partial sum for each covered row is pushed. All columns make the
-sparsity-aware exchange, all rows its mirror image, and a minimum vertex cover (by König's theorem
-as large as a maximum matching) the joint exchange: no scheme that moves rows or partial sums moves
-fewer.
+Every off-diagonal block is covered by some of its columns and some of its rows. For a covered
+column, the row of X is fetched and multiplied here. All other entries lie in covered rows: the
+owner of their column multiplies them and pushes one partial sum for each covered row. Covering by
+columns only is the sparsity-aware exchange, by rows only its mirror image. A minimum vertex cover
+(as large as a maximum matching, by König's theorem) is the joint exchange: no scheme that moves
+rows or partial sums moves fewer.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.typing import GlobalIndices, LocalIndices, Mask, Offsets
 
 Cover: TypeAlias = Callable[[LocalCSR, Offsets], Mask]
-"""Maps a remote part, and the bounds (peers + 1,) of each owner's columns in it, to the (nnz,) mask
+"""Maps a remote part and the bounds (peers + 1,) of each owner's columns in it to the mask (nnz,)
 of entries that are pushed."""
 
 
@@ -41,11 +41,11 @@ def minimum(remote: LocalCSR, starts: Offsets) -> Mask:
 
 @dataclass(frozen=True, eq=False)
 class CoverSplit:
-    """The entries of a remote part by who multiplies them.
+    """The entries of a remote part, divided by the rank that multiplies them.
 
-    `fetched` and `pushed` (remote non-zeros,) mask entries whose columns this rank fetches, and
-    entries that it leaves to the owners of their columns; the rest are another replica's. `fetched`
-    is None where it is all of them. `used` (num_ghosts,) are the ghosts that are fetched.
+    `fetched` and `pushed` (remote non-zeros,) mask the entries whose columns this rank fetches, and
+    those that it leaves to the owners of their columns. Other entries belong to other replicas. If
+    all are fetched, `fetched` is None. `used` (num_ghosts,) masks the ghosts that are fetched.
     """
 
     fetched: Mask | None
@@ -56,43 +56,42 @@ class CoverSplit:
     def of(
         cls, pattern: DistCSR, cover: Cover, replication: int = 1, replica: int = 0
     ) -> "CoverSplit":
-        """Return the split of a pattern by a cover; a replica handles every so manyth owner."""
+        """Return the split of a pattern by a cover; replicas handle owners cyclically."""
         row_map, remote = pattern.row_map, pattern.remote
-        # Ghosts increase, so the columns of each owner are one range, and each range is a block
-        # whose cover does not depend on the others.
+        # Ghosts ascend, so each owner's columns are one range: a block with a cover of its own.
         owners = row_map.owner(pattern.ghosts)
         bounds = np.searchsorted(owners, np.arange(row_map.num_blocks + 1)).astype(np.int64)
-        # The cover is of all blocks, so that replicas agree on it.
+        # Cover all blocks, also those of other replicas, so that replicas agree.
         pushed = cover(remote, bounds)
         if replication == 1 and not pushed.any():
-            # Every ghost has an entry. A mask without a mark has no page in memory.
+            # Every ghost has an entry. Pages of the zero mask are never allocated.
             return cls(None, pushed, np.ones(len(pattern.ghosts), np.bool_))
-        # A replica keeps whole blocks: entries of one block share rows, and cut over replicas they
-        # would move some of these rows twice.
+        # A replica handles whole blocks: dividing a block would move the rows that its entries
+        # share more than once.
         handled = (owners % replication == replica)[remote.indices]
         fetched = handled & ~pushed
-        # A ghost all of whose entries are pushed is not fetched: this is what the cover saves.
+        # The cover saves the fetch of ghosts that have only pushed entries.
         used = np.zeros(len(pattern.ghosts), np.bool_)
         used[remote.indices[fetched]] = True
         return cls(fetched, handled & pushed, used)
 
     def block(self, matrix: DistCSR) -> LocalCSR:
-        """Return C: the fetched entries of a matrix of the pattern, by fetched ghost."""
+        """Return C, the fetched entries of a matrix of the pattern; columns are used ghosts."""
         if self.fetched is None:
             return matrix.remote
-        # The rank of a used ghost among the used ones.
+        # Number the used ghosts.
         columns = np.where(self.used, np.cumsum(self.used) - 1, -1).astype(np.int32)
         return matrix.remote.select(columns, int(self.used.sum()), kept=self.fetched)
 
     def owners_of_pushed(self, pattern: DistCSR) -> LocalIndices:
-        """Return (pushed entries,) int32: the rank that multiplies each."""
+        """Return (pushed entries,) int32 the rank that multiplies each."""
         return pattern.row_map.owner(pattern.ghosts)[pattern.remote.indices[self.pushed]]
 
     def pushed_entries(self, pattern: DistCSR) -> tuple[GlobalIndices, GlobalIndices]:
-        """Return the rows of the whole matrix and the nodes of pushed entries, row by row."""
+        """Return the global rows and the column nodes of pushed entries, in row order."""
         rows = pattern.remote.entry_rows()[self.pushed]
-        # The owner of a column knows nodes only; rows that a restricted matrix leaves out have no
-        # number there.
+        # Send node numbers: the owner of a column does not know this rank's numbers in a matrix
+        # restricted to some rows.
         if pattern.row_nodes is not None:
             rows = pattern.row_nodes[rows]
         columns = pattern.ghosts[pattern.remote.indices[self.pushed]]
@@ -101,11 +100,10 @@ class CoverSplit:
 
 @dataclass(frozen=True, eq=False)
 class PushedEntries:
-    """``Rᵀ``: entries of other ranks' rows that this rank multiplies for them.
+    """``Rᵀ``, the entries that this rank multiplies for the owners of their rows.
 
-    `pattern` (own columns, rows that are pushed to) has no values; `targets` are its increasing
-    int64 rows of the whole matrix. `order` says where each of its entries stands in the order of
-    arrival.
+    `pattern` (own columns, rows pushed to) has no values; `targets` are the ascending int64 global
+    numbers of its second axis. `order` is the position of each entry in the order of arrival.
     """
 
     pattern: LocalCSR
@@ -114,18 +112,17 @@ class PushedEntries:
 
     @classmethod
     def of(cls, pattern: DistCSR, rows: GlobalIndices, columns: GlobalIndices) -> "PushedEntries":
-        """Return what arrived at the rank that holds `pattern`: rows and own nodes, int64."""
-        # Senders come in order of their rows, and send entries row by row: nothing is to be sorted.
+        """Return the entries that arrived as int64 global `rows` and own nodes `columns`."""
+        # No sort is needed: senders are in order of their rows and send entries row by row.
         first = np.flatnonzero(np.diff(rows, prepend=-1))
-        # One partial sum for each row, however many of its entries were pushed here.
+        # One partial sum is returned for each row, however many of its entries arrived.
         targets = rows[first]
         local = pattern.row_map.to_local(columns)
         positions = pattern.column_positions()
         if positions is not None:
             local = positions[local]
-        # A CSR of the entries by target row, transposed: rows are own columns, columns are targets.
-        # Values come later and again for every scaling; `source` lets them be put in place without
-        # another sort.
+        # Transpose the CSR of entries by target: its rows become own columns. Values arrive later,
+        # again for every scaling; `source` puts them in place without another sort.
         indptr, indices, _, source = transpose_csr(
             np.append(first, len(rows)), local, None, pattern.shape[1], with_source=True
         )

@@ -1,12 +1,11 @@
-"""Products whose bits depend on no order: integers that add up as float64.
+"""Products whose bits do not depend on the order of summation: integers added up in float64.
 
-``D_r^-a A D_c^-b x`` is taken apart: scale the rows of x, multiply with the entries of A alone,
-scale the result. Between the scalings the numbers of a column are integers, x rounded to a multiple
-of a power of two that is chosen by the largest of any rank and the largest row sum of A, so that no
-sum passes 2^31, 2^39 or 2^47. Such sums are exact in float64 in any order: whoever multiplies an
-entry, at whatever stage, and however partial sums are added up on their way. So every exchange,
-schedule and grid gives equal bits, and the product itself is `DistributedSpMM` as it is. Rows
-travel in 4 bytes a number and partial sums in 4 to 6 each, by how many terms it has.
+``D_r^-a A D_c^-b x`` is computed in three steps: scale the rows of x, multiply by the entries of A,
+scale the result. Between the scalings the numbers of a column are integers: x is rounded to
+multiples of a power of two, chosen by the column's largest number on any rank and the largest row
+sum of A so that no sum exceeds 2^31, 2^39 or 2^47. Such sums are exact in float64 in any order, so
+every exchange, schedule and grid gives equal bits. The product itself is an ordinary
+`DistributedSpMM`. Rows travel in 4 bytes a number, partial sums in 4 to 6, by their terms.
 """
 
 from collections.abc import Callable
@@ -29,19 +28,19 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
 _MORE_BITS, _ENOUGH_PUSHED = 7, 3
-"""Of a rounded number, below the largest of its column, beside those that its dtype has.
+"""Bits of a rounded number beyond its dtype's mantissa, relative to its column's largest number.
 
-The fewer are enough where most exchanges push, rather than a second integer for each number: some
-node has 2^17 terms or more.
+The smaller figure suffices where most exchanges push and more bits would need a second integer for
+each number, because some node has 2^17 terms or more.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerSums:
-    """Sums over rows that any rank has, below 2^`log_terms` of one number.
+    """Integer sums over rows of all ranks, with fewer than 2^`log_terms` terms.
 
-    A number has `more_bits` beside those of its dtype, or as many as sums have room for where these
-    are `enough`.
+    A number has `more_bits` beyond the mantissa of its dtype. If sums have no room for these, it
+    has as many as fit, but at least `enough`.
     """
 
     grid: ProcessGrid
@@ -60,21 +59,21 @@ class IntegerSums:
         more_bits: int = _MORE_BITS,
         enough: int | None = None,
     ) -> "IntegerSums":
-        """Return those of which a rank has `sums`, (any, 1), where every number is one."""
+        """Return the sums whose numbers of terms on this rank are `sums`, (any, 1)."""
         largest = np.array([sums.max(initial=1.0)])
         allreduce_max(grid.layer, largest)
         log_terms = int(np.frexp(largest)[1][0])
         return cls(grid, trace, log_terms, more_bits, more_bits if enough is None else enough)
 
     def digits(self, dtype: DTypeLike) -> tuple[int, int]:
-        """Return how many digits a number has, and the bits of one."""
+        """Return how many digits (integers) represent a number, and the bits of a digit."""
         wanted, enough = (np.finfo(dtype).nmant + bits for bits in (self.more_bits, self.enough))
         least, most = (
             min(8 * size - 1 - self.log_terms, INTEGER_BITS)
             for size in (min(SUM_BYTES), max(SUM_BYTES))
         )
         count = -(-enough // most)
-        # No more than asked for, so that most sums are short, unless all are.
+        # No more bits than wanted, so that most sums are short; more if even the longest are.
         return count, min(max(-(-wanted // count), least), most)
 
     @collective
@@ -85,10 +84,10 @@ class IntegerSums:
         factors: tuple[FloatArray | None, FloatArray | None] = (None, None),
         unit: float = 1.0,
     ) -> Array:
-        """Return (results, width) what `product` adds up of rows `x` (any, width), of their dtype.
+        """Return (results, width) the exact `product` of rows `x` (any, width), in their dtype.
 
-        `product` adds rows of int32 up in float64, and is collective. `factors` are those of rows,
-        before and after it; None: ones. All results are multiplied with `unit`, a power of two.
+        `product` sums rows of int32 in float64 and is collective. `factors` scale the rows before
+        and after it; None: ones. All results are multiplied by `unit`, a power of two.
         """
         before, after = factors
         top = self.largest(column_largest(x, factors=before))
@@ -100,7 +99,7 @@ class IntegerSums:
 
     @collective
     def largest(self, tops: FloatArray) -> FloatArray:
-        """Return the largest of all ranks, in place of those of this one."""
+        """Replace `tops` by its maximum over ranks, and return it."""
         with self.trace.span("reduce.largest", bytes=tops.nbytes * (self.grid.num_blocks > 1)):
             allreduce_max(self.grid.layer, tops)
         return tops
@@ -114,10 +113,11 @@ class IntegerSums:
         factors: FloatArray | None = None,
         unit: float = 1.0,
     ) -> Array:
-        """Return (results, width) of what `add_up` adds up, in float64.
+        """Return (results, width) in `dtype` from the sums of digits that `add_up` returns.
 
-        It gets a scale of each column, a power of two, the bits of a digit, and how many there are.
-        `top` (width,) are above all numbers, on all ranks alike; `factors` are those of results.
+        `add_up` gets each column's scale, a power of two, the bits of a digit and the number of
+        digits; its sums are float64. `top` (width,) bounds the numbers of each column and is equal
+        on all ranks. `factors` scale the results.
         """
         num_digits, bits = self.digits(dtype)
         exponents = np.frexp(top)[1]
@@ -133,7 +133,7 @@ class IntegerSums:
 
 
 class ExactProduct:
-    """A scaled matrix as an `AggregationOperator` with equal bits at any distribution."""
+    """A scaled matrix as an `AggregationOperator` with equal bits for any distribution."""
 
     @collective
     def __init__(
@@ -144,13 +144,14 @@ class ExactProduct:
         trace: TraceRecorder,
         largest: tuple[float, float] | None = None,
     ) -> None:
-        # `largest` are the largest sums of a row and a column of all ranks, where they are known.
+        # `largest` are the largest row sum and column sum over all ranks, if known already.
         self._factors, self.trace, self.moment = matrix.factors, trace, grid.moment
         self._integers = integers = DistributedSpMM(grid, matrix, exchange, trace)
-        # How many rows travel must not choose the order of a layer's products.
+        # The order of a layer's products must not depend on the distribution.
         self.size = replace(integers.size, num_moved=0, chooses_columns=False)
         rows, columns = integers.shape
-        # A sum of numbers of both signs passes through larger ones, and is sent in parts.
+        # With numbers of both signs, partial sums can exceed the sum itself, so bound them by sums
+        # of magnitudes.
         terms, magnitudes = integers, matrix.magnitudes(grid)
         if magnitudes is not matrix:
             terms = DistributedSpMM(grid, magnitudes, exchange, trace)
@@ -160,13 +161,13 @@ class ExactProduct:
         if largest is not None:
             by_row, by_column = (np.array([[total]]) for total in largest)
         self._of_rows = IntegerSums.of(grid, trace, by_row)
-        # A symmetric matrix multiplies with gradients as with rows, and may fetch both.
+        # A symmetric matrix multiplies gradients as it does rows, and its exchange may fetch both.
         enough = _MORE_BITS if integers.is_symmetric else _ENOUGH_PUSHED
         self._of_columns = IntegerSums.of(grid, trace, by_column, enough=enough)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Local rows of the result and of the input."""
+        """Number of local rows of the result, and of the input."""
         return self._integers.shape
 
     @collective

@@ -1,12 +1,12 @@
-"""The product loop: own columns while rows travel, then what arrived.
+"""The product loop: multiply own columns while rows travel, then what arrived.
 
-With the block row ``A = D + C F + Gᵀ R`` (D own columns; F fetches ghost rows that C multiplies; R
-multiplies own rows for other ranks and Gᵀ pushes the sums) the forward product starts the fetch,
-computes and starts the push, multiplies D meanwhile, and then takes in what arrived. Its adjoint
-``Aᵀ = Dᵀ + Fᵀ Cᵀ + Rᵀ G`` is the same loop with the two parts exchanged. Where A is symmetric it is
-the product itself, and where A is a symmetric matrix with scaled rows, one with scaled columns.
-Every exchange, every process grid, every wire format and both kinds of memory run through it; what
-a GPU computes is issued while the host goes on.
+The block row is ``A = D + C F + Gᵀ R``: D has own columns, F fetches ghost rows that C multiplies,
+R multiplies own rows for other ranks and Gᵀ pushes the sums. The forward product starts the fetch,
+computes and starts the push, multiplies by D meanwhile, and then adds what arrived. Its adjoint
+``Aᵀ = Dᵀ + Fᵀ Cᵀ + Rᵀ G`` is the same loop with the two parts exchanged. If A is symmetric, the
+adjoint is the product itself; if A is a symmetric matrix with scaled rows, it is the same matrix
+with scaled columns. Every exchange, process grid, wire format and memory uses this loop. GPU work
+is issued asynchronously.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from hpcgnn.typing import Array
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """A direction of the loop: what it multiplies, of which shape, and what travels."""
+    """A direction of the loop: its own columns, its shape, and its remote parts."""
 
     direction: str
     diagonal: LocalMatrix | None
@@ -38,10 +38,10 @@ class _Walk:
 class DistributedSpMM:
     """A distributed matrix that multiplies dense rows; an `AggregationOperator`.
 
-    Replicas of a block row pass equal dense rows and get equal results. The `exchange` is made for
-    the pattern of `matrix`; products are where its carrier has them. Columns are `coded` where
-    memory counts more than a little time: results have the same bits. Rows are in `memory`; `shape`
-    are local rows of the result and of the input.
+    Replicas of a block row pass equal dense rows and get equal results. The `exchange` must be made
+    for the pattern of `matrix`; results are in the memory of its carrier. `coded` compresses column
+    indices, which saves memory at some cost in time and gives the same bits. Rows are in `memory`;
+    `shape` is the number of local rows of the result and of the input.
     """
 
     @collective
@@ -56,7 +56,7 @@ class DistributedSpMM:
     ) -> None:
         self.trace = trace
         self.grid, self._exchange, self.moment = grid, exchange, grid.moment
-        # One replica multiplies the own columns; the sum over replicas brings them to the others.
+        # One replica multiplies the own columns; the sum over replicas adds them for the others.
         self._carrier, self.memory = exchange.carrier, exchange.carrier.memory
         self.size = self._sized(matrix, exchange, coded=coded)
         if self.size.chooses_columns:
@@ -74,21 +74,21 @@ class DistributedSpMM:
     @collective
     def _sized(self, matrix: DistCSR, exchange: Exchange, *, coded: bool) -> OperatorSize:
         size = exchange.size(matrix)
-        # Pairs of a node and a relation are numbered in 32 bits.
+        # Pairs of a node and a relation have 32-bit numbers.
         pairs = size.num_columns * matrix.num_relations
         chooses = self.memory is MAIN and not coded and pairs <= np.iinfo(np.int32).max
         return replace(size, chooses_columns=chooses)
 
     def volume(self) -> Volume:
-        """Return the rows that one product moves."""
+        """Return the rows moved by one product."""
         return self._exchange.volume()
 
     @collective
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
-        """Return ``A x`` (rows, width) for `x` (columns, width), of its dtype, C-contiguous.
+        """Return ``A x`` (rows, width) for `x` (columns, width), in its dtype, C-contiguous.
 
-        That is float32, float64 or bfloat16 as uint16, which adds up in float32 and is rounded at
-        the end; sums of int32 are float64. `meanwhile` is done while rows travel, where they are
+        The dtype is float32, float64, or bfloat16 as uint16, which is summed in float32 and rounded
+        at the end; sums of int32 are float64. `meanwhile` is called while rows travel, if they are
         in main memory.
         """
         return self._run(x, self._forward, x.shape[-1], meanwhile)
@@ -97,19 +97,22 @@ class DistributedSpMM:
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g`` (columns, width) for `gradient` (rows, width), as `apply` does.
 
-        A symmetric matrix multiplies again, and has no transpose in memory; see `DistCSR`.
+        A symmetric matrix is its own transpose, so none is kept in memory; see `DistCSR`.
         """
         walk = self._forward if self.is_symmetric else self._turned or self._reverse
         return self._run(gradient, walk, gradient.shape[-1], meanwhile)
 
     @collective
     def apply_chosen(self, x: Array, num_relations: int) -> Array:
-        """Return products of rows with the columns of their relation; see `ChoosingOperator`."""
+        """Return the product in which each entry reads the columns of its relation.
+
+        See `ChoosingOperator`.
+        """
         return self._run(x, self._forward, x.shape[-1] // num_relations, None)
 
     @collective
     def apply_chosen_transpose(self, gradient: Array, num_relations: int) -> Array:
-        """Return the adjoint; see `ChoosingOperator`."""
+        """Return the adjoint of `apply_chosen`; see `ChoosingOperator`."""
         return self._run(gradient, self._reverse, gradient.shape[-1] * num_relations, None)
 
     @cached_property
@@ -118,7 +121,7 @@ class DistributedSpMM:
 
     @cached_property
     def _turned(self) -> _Walk | None:
-        """The walk of the adjoint in the memory of the matrix; None where it needs a transpose."""
+        """The adjoint's walk that shares the matrix's memory; None if it needs a transpose."""
         if self._turned_factors is None:
             return None
         own, of_ghosts = self._turned_factors
@@ -131,14 +134,14 @@ class DistributedSpMM:
 
     @cached_property
     def _reverse(self) -> _Walk:
-        """The walk of the adjoint; builds the transpose."""
+        """The adjoint's walk with transposes, which the first use builds."""
         diagonal = None if self._diagonal is None else self._diagonal.transposed
         return _Walk("reverse", diagonal, self.shape[::-1], self._pushed, self._fetched)
 
     def _run(self, x: Array, walk: _Walk, width: int, meanwhile: Meanwhile | None) -> Array:
         shape, fetched, pushed = walk.shape, walk.fetched, walk.pushed
         if self.grid.num_blocks == 1:
-            # All rows are here: no pass over those of others.
+            # All rows are local: skip the remote parts.
             fetched = pushed = None
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
@@ -147,7 +150,7 @@ class DistributedSpMM:
         alone = self.grid.num_blocks == self.grid.replication == 1
         narrow = x.dtype == np.uint16
         dtype = np.dtype(np.float64) if x.dtype == np.int32 else x.dtype
-        # What several products add to is rounded when all have.
+        # A result that several products add to is rounded after the last.
         rounded_later = narrow and not alone
         sums = np.dtype(np.float32) if rounded_later else dtype
         out = self.memory.empty((shape[0], width), sums)
@@ -155,18 +158,18 @@ class DistributedSpMM:
             fetch = fetched.start_fetch(x) if fetched is not None else None
             push = pushed.start_push(x, out, trace) if pushed is not None else None
         with trace.span(f"interior.{walk.direction}"):
-            # Own columns write every row and all others add: nothing has to clear `out` first.
+            # Own columns overwrite every row and all others add, so `out` need not be cleared.
             if walk.diagonal is not None:
                 walk.diagonal.matmul(x, out, half=ROWS if narrow else None)
             else:
                 out[:] = 0
-        # Work of a device is in its own order, and does not wait for what the host hands over.
-        # Where memory counts most, its results do not stand beside the sums.
+        # On a device this would gain nothing, as its work is asynchronous anyway. In lean runs,
+        # results of `meanwhile` must not take memory beside the sums.
         if meanwhile is not None and not alone and self.memory is MAIN and not self._lean:
             meanwhile()
         if fetched is not None and fetch is not None:
             fetched.finish_fetch(fetch, out, trace)
-        # A push by stages begins in its `finish`: the fetched ghosts must be gone by then.
+        # Free the fetched ghosts: a sequential push allocates its buffers in `finish`.
         del fetch
         if push is not None:
             push.finish()

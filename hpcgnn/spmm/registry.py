@@ -1,4 +1,4 @@
-"""The exchanges by the name that configurations use."""
+"""The exchanges by their names in configurations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from hpcgnn.trace import TraceRecorder
 
 @collective
 def _through_hosts(channel: Channel, ghosts: Ghosts) -> GhostExchange:
-    """Return the exchange of ranks that share the memory of their host."""
+    """Return the ghost exchange of ranks that share the memory of their host."""
     if channel.carrier.memory is MAIN:
         return HostExchange(channel, ghosts)
     on_host = replace(channel, carrier=Carrier(channel.grid))
@@ -33,11 +33,11 @@ def _through_hosts(channel: Channel, ghosts: Ghosts) -> GhostExchange:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to move what products need.
+    """A way to exchange the rows and sums of products.
 
-    `cover` says which entries are fetched and which pushed, `make_ghosts` moves the rows of either.
-    `received` is what its messages bring, for planners; None: every rank gets whole block rows.
-    `needs` and `lacks` are of other features of a run, see `Trait`.
+    `cover` divides entries into fetched and pushed ones, and `make_ghosts` makes the exchange that
+    moves the rows of either. `received` tells planners which rows messages bring; None: every rank
+    gets whole block rows. `needs` and `lacks` concern other features of a run, see `Trait`.
     """
 
     cover: Cover
@@ -59,8 +59,8 @@ METHODS: Mapping[str, Method] = {
         None,
         needs=frozenset(),
         lacks={
-            Trait.PLANNED_FROM_MESH: "it moves all rows to all ranks, of which the small grid "
-            "that is counted has few",
+            Trait.PLANNED_FROM_MESH: "it sends all rows to all ranks, and the small grid that is "
+            "counted has few",
         },
     ),
     "aware": Method(all_columns, DirectExchange, received_directly, needs=frozenset()),
@@ -83,13 +83,13 @@ EXCHANGES = tuple(METHODS)
 """Names of exchanges."""
 
 AUTO = "auto"
-"""In their place: the one that costs least, see `hpcgnn.graph.choice`."""
+"""Name that stands for the exchange with the lowest cost, see `hpcgnn.graph.choice`."""
 
 
 def find_method(name: str) -> Method:
     """Return the exchange `name`: one of `EXCHANGES`, or ``package.module:NAME`` for a `Method`.
 
-    Raises InputError when there is none, or its module does not load (`load_own`).
+    Raises InputError if there is none or its module does not load (`load_own`).
     """
     if name in METHODS:
         return METHODS[name]
@@ -110,10 +110,10 @@ def make_exchange(
     schedule: Schedule = RESIDENT,
     carrier: Carrier | None = None,
 ) -> Exchange:
-    """Return the exchange called `name` (as in `find_method`) for a pattern.
+    """Return the exchange `name` (see `find_method`) for a pattern, whose values do not matter.
 
-    The values of `pattern` do not matter; `wire` is as in `make_wire`; without a `carrier` rows and
-    products are in main memory. Raises InputError when there is no such exchange or wire format.
+    `wire` is as in `make_wire`. Without a `carrier`, rows and products are in main memory. Raises
+    InputError if there is no such exchange or wire format.
     """
     carrier = carrier or Carrier(grid)
     channel = Channel(grid, make_wire(wire), schedule, carrier, trace, Peers(grid))
@@ -122,6 +122,6 @@ def make_exchange(
 
 @collective
 def exchange_by(name: str, channel: Channel, pattern: DistCSR) -> Exchange:
-    """Return the exchange called `name`, see `find_method`, for a pattern over a channel."""
+    """Return the exchange `name` (see `find_method`) for a pattern over a channel."""
     method = find_method(name)
     return Exchange(channel, pattern, method.cover, method.make_ghosts)

@@ -1,8 +1,8 @@
-"""The remote part of a product: blocks, the ghost exchanges that feed them, and who makes both.
+"""The remote parts of a product: matrix blocks with their ghost exchanges, made by an `Exchange`.
 
 A `RemotePart` is a matrix ``C F``: F fetches ghost rows, C multiplies them. Its adjoint ``Fᵀ Cᵀ``
-multiplies first and pushes. A product has up to two: one that it applies as it is (fetched
-entries), and one whose adjoint it applies (pushed entries).
+multiplies first and pushes. A product has up to two parts: it applies one for its fetched entries,
+and the adjoint of another for its pushed entries.
 """
 
 from collections.abc import Callable
@@ -26,16 +26,16 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offset
 
 
 class RemotePart:
-    """``C F`` and its adjoint: C is the `block` (rows, num_ghosts), F the `ghosts`.
+    """``C F`` and its adjoint: C is the `block` (rows, num_ghosts), F the exchange `ghosts`.
 
-    Matrices of one pattern share F. Those `coded` only multiply.
+    Matrices of one pattern share F. With `coded` column indices they can only multiply.
     """
 
     def __init__(self, ghosts: GhostExchange, block: LocalCSR, *, coded: bool = False) -> None:
         self.ghosts, self.memory = ghosts, ghosts.carrier.memory
         self._form = self.memory.coded if coded else self.memory.matrix
         self.blocks = self._stages(ghosts.columns, block)
-        # Most exchanges push the columns that they fetch: transposes are then kept once.
+        # Most exchanges push the columns that they fetch and so need each transpose once only.
         self.push_blocks = self.blocks
         if ghosts.push_columns is not ghosts.columns:
             self.push_blocks = self._stages(ghosts.push_columns, block)
@@ -44,7 +44,7 @@ class RemotePart:
         return tuple(map(self._form, columns.split(block)))
 
     def turned(self, factors: FloatArray) -> "RemotePart":
-        """Return the same pattern whose entries are factors (ghosts,) of their columns; shared."""
+        """Return a part that shares the pattern and whose entries are `factors` (ghosts,)."""
         part = copy(self)
         part.blocks = part.push_blocks = tuple(
             turned(block, self.ghosts.columns.of_stage(factors, index))
@@ -54,7 +54,7 @@ class RemotePart:
 
     @collective
     def start_fetch(self, x: Array) -> Fetch:
-        """Start to fetch what ``C F x`` needs."""
+        """Start to fetch the rows for ``C F x``."""
         return self.ghosts.start_fetch(x)
 
     @collective
@@ -70,7 +70,7 @@ class RemotePart:
     @collective
     def start_push(self, x: Array, out: Array, trace: TraceRecorder) -> "Pushing":
         """Start to add ``Fᵀ Cᵀ x`` to `out`, which may be uninitialised until `Pushing.finish`."""
-        # Partial sums are float32 where rows have 16 bits, until they travel.
+        # Partial sums of 16-bit rows are float32 until they are sent.
         like = out if out.dtype != np.uint16 else self.memory.empty((0, out.shape[1]), np.float32)
         push = self.ghosts.start_push(like, self.adding(out))
         return Pushing(self, push, lambda push: self.push(x, push, trace))
@@ -86,12 +86,12 @@ class RemotePart:
             push.send(index)
 
     def adding(self, out: Array) -> Combine:
-        """Return what adds arriving rows to `out`."""
+        """Return the `Combine` that adds arriving rows to `out`."""
         wire, kernels = self.ghosts.wire, self.memory.kernels
 
-        # Not a method: a cycle would keep the buffers until the collector runs.
+        # A method would form a reference cycle, which keeps buffers until garbage collection.
         def add(rows: LocalIndices, arrived: Array) -> None:
-            # A rank alone gets none, and its `out` may be of 16 bits, to which no GPU adds.
+            # A single rank gets no rows, and GPUs cannot add to its `out` if that has 16 bits.
             if len(arrived):
                 kernels.scatter_add_rows(arrived, rows, out, half=wire.half)
 
@@ -99,9 +99,9 @@ class RemotePart:
 
 
 class Pushing:
-    """A push just started: computed at once, so that other work hides it, or by stages at the end.
+    """A push that has started: it is computed now, to overlap with other work, or in `finish`.
 
-    `fill` computes and sends all stages; `then` is done when all has arrived.
+    `fill` computes and sends all stages; `then` is called when everything has arrived.
     """
 
     @collective
@@ -112,8 +112,7 @@ class Pushing:
         fill: Callable[[Push], None],
         then: Callable[[], None] | None = None,
     ) -> None:
-        # A sequential push needs buffers that a fetch under way still has; it waits, and hides
-        # nothing.
+        # A sequential push has to wait for memory that the pending fetch still holds.
         self._push, self._fill, self._late = push, fill, part.ghosts.sequential
         self._then = then
         if not self._late:
@@ -121,7 +120,7 @@ class Pushing:
 
     @collective
     def finish(self) -> None:
-        """Take in what all other ranks pushed here."""
+        """Combine what other ranks pushed to this one."""
         if self._late:
             self._fill(self._push)
         self._push.finish()
@@ -130,11 +129,11 @@ class Pushing:
 
 
 class Exchange:
-    """A way to move what the remote part of a matrix needs; it serves all matrices of a pattern.
+    """The exchanges for the remote part of a matrix; it serves all matrices of a pattern.
 
-    Scalings of one adjacency share plans and buffers. `cover` chooses the entries to push,
-    `make_ghosts` moves the rows. `sum_rows` and `sum_columns`, made by `make_sum`, add up results
-    of the matrix, and of its transpose, over the replicas of the block row.
+    Scalings of one adjacency share plans and buffers. `cover` chooses the entries to push, and
+    `make_ghosts` makes the ghost exchanges. `sum_rows` and `sum_columns`, made by `make_sum`, sum
+    results of the matrix and of its transpose over the replicas of the block row.
     """
 
     @collective
@@ -148,23 +147,22 @@ class Exchange:
     ) -> None:
         grid, self.carrier, self._peers = channel.grid, channel.carrier, channel.peers
         self.moment = grid.moment
-        # By the pattern alone: scalings of one adjacency have the same split, whatever their
-        # values.
+        # The split depends on the pattern alone, so all scalings of one adjacency share it.
         self._split = CoverSplit.of(pattern, cover, grid.replication, grid.replica)
         nodes, positions = pattern.ghosts[self._split.used], pattern.column_positions()
-        names = _names(channel, pattern, pattern.column_nodes, pattern.shape[1])
-        fetched = Ghosts(pattern.row_map, nodes, positions, pattern.shape[1], ids=names)
+        ids = _row_ids(channel, pattern, pattern.column_nodes, pattern.shape[1])
+        fetched = Ghosts(pattern.row_map, nodes, positions, pattern.shape[1], ids=ids)
         self._fetch = make_ghosts(channel, fetched)
         self.hides = not channel.schedule.sequential or channel.schedule.prefetch > 0
         """Whether rows travel while others are multiplied."""
-        # Where nothing at all is pushed, no rank needs the second exchange.
+        # The second exchange is made only if some rank pushes.
         self._push: GhostExchange | None = None
         self._pushed = self._peers.pushed_entries(pattern, self._split)
         if self._pushed is not None:
             nodes, positions = self._pushed.targets, pattern.row_positions()
-            names = _names(channel, pattern, pattern.row_nodes, pattern.shape[0])
+            ids = _row_ids(channel, pattern, pattern.row_nodes, pattern.shape[0])
             targets = Ghosts(
-                pattern.result_map, nodes, positions, pattern.shape[0], pushed=True, ids=names
+                pattern.result_map, nodes, positions, pattern.shape[0], pushed=True, ids=ids
             )
             self._push = make_ghosts(channel, targets)
         self.sum_rows, self.sum_columns = (
@@ -174,10 +172,10 @@ class Exchange:
 
     @collective
     def bind(self, matrix: DistCSR, *, coded: bool = False) -> tuple[RemotePart, RemotePart | None]:
-        """Return ``C F`` of a matrix of the exchange's pattern, and ``Rᵀ G``, if any rank pushes.
+        """Return ``C F`` of a matrix of the exchange's pattern, and ``Rᵀ G`` if any rank pushes.
 
-        Values of pushed entries travel to the owners of their columns. What only multiplies may be
-        `coded`.
+        The values of pushed entries are sent to the owners of their columns. With `coded` column
+        indices the parts can only multiply.
         """
         fetched = RemotePart(self._fetch, self._split.block(matrix), coded=coded)
         if self._pushed is None or self._push is None:
@@ -197,18 +195,19 @@ class Exchange:
     def bind_edges(
         self, matrix: DistCSR, table: EdgeTable
     ) -> tuple[RemotePart, EdgeTable, Offsets] | None:
-        """Return what pushed edges are computed of, if any rank pushes.
+        """Exchange pushed edges; return None if no rank pushes.
 
         Parameters
         ----------
         matrix
-            Its values are numbers of entries of the table.
+            Its values are the numbers of its entries in `table`.
 
         Returns
         -------
         tuple
-            ``Rᵀ G``, whose values are numbers of entries of the second; the edges of other ranks'
-            rows that this one computes; and (rows,) int64 how many of each own row others compute.
+            ``Rᵀ G``, whose values are numbers of entries in the table that follows; the table of
+            other ranks' edges that this rank computes; and (rows,) int64 the number of edges of
+            each own row that other ranks compute.
         """
         if self._pushed is None or self._push is None:
             return None
@@ -226,18 +225,18 @@ class Exchange:
 
     @collective
     def size(self, matrix: DistCSR) -> OperatorSize:
-        """Return the size of the whole matrix, and the rows that all ranks move for a product."""
+        """Return the size of the whole matrix and the rows that all ranks move for a product."""
         moved = int(self.volume().sent.sum()) + self.sum_rows.num_sent
         size = self._peers.size(matrix, moved)
         return replace(size, is_sequential=self.is_sequential)
 
     def joining(self, x: Array, *, adjoint: bool) -> AbstractContextManager[None]:
-        """Join inside the messages of the two exchanges of a product with `x`, if it has two.
+        """Join messages of the two exchanges of a product with `x` inside the block, if it has two.
 
-        Its `adjoint`, with the transpose, fetches what the other pushes.
+        The `adjoint`, a product with the transpose, fetches what the product pushes.
         """
         fetch, push = (self._push, self._fetch) if adjoint else (self._fetch, self._push)
-        # A push by stages begins after the fetch has ended.
+        # A sequential push begins only after the fetch has ended.
         if fetch is None or push is None or fetch.sequential:
             return nullcontext()
         if fetch.plan is None or push.plan is None:
@@ -247,40 +246,40 @@ class Exchange:
 
     @property
     def fetches_all(self) -> bool:
-        """Whether every entry outside of own columns is fetched, by one replica."""
+        """Whether this replica fetches the columns of all remote entries."""
         return self._pushed is None and self._split.fetched is None
 
     @property
     def targets(self) -> GlobalIndices:
-        """The increasing rows of the whole matrix that this rank pushes to, (n,) int64."""
+        """(n,) int64 ascending global rows that this rank pushes to."""
         return np.empty(0, np.int64) if self._pushed is None else self._pushed.targets
 
     @property
     def is_sequential(self) -> bool:
-        """Whether stages come one by one, and nothing that was fetched is kept."""
+        """Whether stages come one by one and fetched rows are not kept."""
         return self._fetch.sequential
 
     @property
     def volumes(self) -> tuple[Volume, ...]:
-        """The rows that one product fetches, and the partial sums that it pushes, if any."""
+        """The rows that one product fetches and the partial sums that it pushes, if any."""
         fetched = self._fetch.volume()
-        # Fetched rows leave the owner of a column, and so do pushed sums: the adjoint of a fetch.
+        # Pushed sums go from the owner of a column, as fetched rows do, so reverse their "fetch".
         return (fetched,) if self._push is None else (fetched, self._push.volume().reversed())
 
     def volume(self) -> Volume:
-        """Return the rows and partial sums that one product moves; its adjoint moves them back."""
+        """Return the rows and sums that one product moves; its adjoint moves them the other way."""
         fetched, *pushed = self.volumes
         return sum(pushed, start=fetched)
 
 
 _RELATION_BITS = 40
-"""Below them lies the id of a node in the name of its row by a relation."""
+"""In the id of a row of a node and a relation, the node's id has this many low bits."""
 
 
-def _names(
+def _row_ids(
     channel: Channel, pattern: DistCSR, numbers: LocalIndices | None, num_rows: int
 ) -> GlobalIndices | None:
-    """Return (num_rows,) int64 names of rows or columns; None where nothing is drawn."""
+    """Return (num_rows,) int64 ids of rows or columns; None if the wire does not round randomly."""
     if not channel.wire.quantises:
         return None
     row_map, ids = pattern.row_map, channel.node_ids
@@ -289,5 +288,5 @@ def _names(
     if numbers is None:
         numbers = np.arange(num_rows, dtype=np.int32)
     relations, nodes = np.divmod(numbers, max(row_map.num_local, 1))
-    names: GlobalIndices = ids[nodes] + (relations.astype(np.int64) << _RELATION_BITS)
-    return names
+    row_ids: GlobalIndices = ids[nodes] + (relations.astype(np.int64) << _RELATION_BITS)
+    return row_ids

@@ -1,12 +1,12 @@
-"""Sums over the replicas of a block row, of those rows that a replica has something for.
+"""Sums over the replicas of a block row, which move only rows with a partial sum.
 
-A replica multiplies its share of the block columns, so that of many rows only one replica has
-anything. A row has a *home*: replicas that have something bring it there, it is added up, and the
-result is spread to the others, which go on with the same rows and the same bits. With h replicas
-that have something for a row, of c, this moves the row h - 1 + c - 1 times, and nothing can move
-it less often: but for one of them, each of the h has to send, and each of the c to receive. (An
-all-reduce of whole arrays moves every row 2 c - 2 times.) The home is one of the h, or, where one
-alone has something, one of the rest, so that the sending is shared.
+A replica multiplies its share of the block columns, so many rows have a partial sum on one replica
+only. Each row has a *home*: replicas bring their partial sums there, they are added up, and the
+result is spread to the others, so that all continue with the same bits. If h of c replicas have a
+partial sum of a row, this moves the row h - 1 + c - 1 times, which is optimal: all but one of the h
+must send it and all but one of the c receive it. (An all-reduce of whole arrays moves every row
+2 c - 2 times.) The home is one of the h or, if there is only one, one of the others, so that the
+work of sending is shared.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,10 @@ from hpcgnn.typing import Array, LocalIndices, Mask
 
 @dataclass(frozen=True, eq=False)
 class ReplicaShares:
-    """Which replicas of a block row have something for which rows of a product.
+    """The replicas of a block row that have a partial sum of each row of a product.
 
-    `masks` (replication, rows) say whether each has a partial sum; `home` (rows,) int32 is the
-    replica that adds up and spreads, -1 where nobody has anything. `is_adjoint`: of the product
+    `masks` (replication, rows) tells whether a replica has one. `home` (rows,) int32 is the replica
+    that adds up and spreads a row, -1 if none has a sum. `is_adjoint` tells that the product is
     with the transpose.
     """
 
@@ -39,7 +39,7 @@ class ReplicaShares:
 
     @classmethod
     def of(cls, masks: Mask, *, is_adjoint: bool = False) -> "ReplicaShares":
-        """Choose the homes, in turn."""
+        """Choose homes, cyclically over the eligible replicas."""
         copies, count = len(masks), masks.sum(axis=0)
         turn = np.arange(masks.shape[1])
         selected = masks & (np.cumsum(masks, axis=0) == turn % np.maximum(count, 1) + 1)
@@ -51,7 +51,7 @@ class ReplicaShares:
 
     @classmethod
     def of_product(cls, pattern: DistCSR, replication: int) -> "ReplicaShares":
-        """Return the shares of ``A x``: replica r has what is in block columns j = r mod c."""
+        """Return the shares of ``A x``: replica r multiplies block columns j = r mod c."""
         row_map = pattern.row_map
         masks = np.zeros((replication, pattern.shape[0]), np.bool_)
         masks[row_map.block % replication, pattern.diagonal.entry_rows()] = True
@@ -62,26 +62,26 @@ class ReplicaShares:
 
     @classmethod
     def of_adjoint(cls, pattern: DistCSR, replication: int) -> "ReplicaShares":
-        """Return the shares of ``Aᵀ g``: what the own block column gives, one replica has."""
+        """Return the shares of ``Aᵀ g``: one replica has all sums of the own block column."""
         masks = np.zeros((replication, pattern.shape[1]), np.bool_)
         masks[pattern.row_map.block % replication] = True
         return cls.of(masks, is_adjoint=True)
 
     def brought(self, source: int, home: int) -> LocalIndices:
-        """Return the rows (n,) int32 of which a replica brings its share to a home."""
+        """Return the rows (n,) int32 whose partial sums replica `source` brings to `home`."""
         rows = self.masks[source] & (self.home == home) & (source != home)
         return np.flatnonzero(rows).astype(np.int32)
 
     def spread(self, home: int, target: int) -> LocalIndices:
-        """Return the rows (n,) int32 that a home spreads to a replica."""
-        # Who alone has something has the result.
+        """Return the rows (n,) int32 that `home` spreads to replica `target`."""
+        # The only replica with a partial sum already has the result.
         alone = self.masks[target] & (self.masks.sum(axis=0) == 1)
         rows = (self.home == home) & ~alone & (target != home)
         return np.flatnonzero(rows).astype(np.int32)
 
     @property
     def counts(self) -> Array:
-        """(2, replication, replication) int64: rows from each to each, brought and spread."""
+        """(2, replication, replication) int64 rows brought, and spread, from replica to replica."""
         replicas = range(len(self.masks))
         return np.array(
             [
@@ -116,7 +116,7 @@ class ReplicaSum:
         )
         relayed = (shares.home == me) & ~shares.masks[me]
         self._relayed_rows = put(np.flatnonzero(relayed).astype(np.int32))
-        # As the kernels of the carrier's memory take them.
+        # Row numbers in the memory of the carrier.
         self._joined_rows, self._brought_rows = put(self._bring.send_rows), put(brought)
         self._settled_rows, self._spread_rows = put(self._spread.send_rows), put(spread)
         self._ranks = grid.block * grid.replication + np.arange(grid.replication, dtype=np.int32)
@@ -128,7 +128,7 @@ class ReplicaSum:
 
     @property
     def num_sent(self) -> int:
-        """Rows that this rank sends in a sum."""
+        """Number of rows that this rank sends in a sum."""
         return self._bring.num_ghosts + self._spread.num_sent
 
     @collective
@@ -137,7 +137,7 @@ class ReplicaSum:
         if not self.has_peers:
             return
         kernels = self._carrier.memory.kernels
-        # What is added to it keeps its sign, also that of a zero.
+        # Adding to -0.0 keeps the sign of a zero.
         partial[self._relayed_rows] = -0.0
 
         def join(rows: LocalIndices, arrived: Array) -> None:
@@ -148,7 +148,7 @@ class ReplicaSum:
 
     @collective
     def bring(self, partial: Array, join: Combine) -> None:
-        """Bring partial results (rows, width) to their homes, where `join` takes them in."""
+        """Bring partial sums (rows, width) to their homes, where `join` combines them."""
         if not self.has_peers:
             return
         plan, joined = self._bring, self._joined_rows
@@ -157,18 +157,22 @@ class ReplicaSum:
 
     @collective
     def spread(self, result: Array) -> None:
-        """Copy the rows (rows, width) that are at home here to the other replicas."""
+        """Copy the rows of `result` (rows, width) whose home is here to the other replicas."""
         if self.has_peers:
             rows = self._spread_rows
             arrived = self._move(self._spread, result, self._settled_rows, len(rows), forward=True)
             result[rows] = arrived
 
     def _plan(
-        self, grid: ProcessGrid, here: list[LocalIndices], there: list[LocalIndices]
+        self, grid: ProcessGrid, home: list[LocalIndices], remote: list[LocalIndices]
     ) -> tuple[CommPlan, LocalIndices]:
-        """Return the plan of rows of this home for each other replica, and of those of theirs."""
-        owned, ghosts = (np.concatenate([np.empty(0, np.int32), *parts]) for parts in (here, there))
-        sent, received = (np.array([len(e) for e in parts], np.int32) for parts in (here, there))
+        """Plan the exchange of rows at home here, and at home on each other replica.
+
+        Both lists have an entry for each other replica. Also returns the latter rows, in order.
+        """
+        sides = home, remote
+        owned, ghosts = (np.concatenate([np.empty(0, np.int32), *parts]) for parts in sides)
+        sent, received = (np.array([len(rows) for rows in parts], np.int32) for parts in sides)
         comm = grid.other_replicas()
         copies = grid.replication
         plan = CommPlan(comm, copies, self._peers, owned, sent, received, between_replicas=True)
@@ -178,7 +182,7 @@ class ReplicaSum:
     def _move(
         self, plan: CommPlan, rows: Array, sent: LocalIndices, num_arriving: int, *, forward: bool
     ) -> Array:
-        """Send the rows `sent`, and return those that arrive."""
+        """Send the rows `sent` and return those that arrive."""
         carrier, stage = self._carrier, plan.everything
         packed, arrived = (
             carrier.take((count, rows.shape[1]), rows.dtype) for count in (len(sent), num_arriving)
@@ -193,4 +197,4 @@ class ReplicaSum:
 
 
 SumFactory: TypeAlias = Callable[[ProcessGrid, Carrier, TraceRecorder, ReplicaShares], ReplicaSum]
-"""Makes a sum; collective."""
+"""Makes the sum over replicas. Collective."""

@@ -18,20 +18,20 @@ WIRES = ("native", "bfloat16", "float16", "int8", "int4", "int2")
 """Names of wire formats; native is the dtype of the arrays."""
 
 INTEGER_BITS, SUM_BYTES = 30, (4, 5, 6)
-"""Of an integer without its sign, which travels in 4 bytes; and those of a sum, with its sign."""
+"""Bits of an integer without its sign, sent in 4 bytes, and possible bytes of a signed sum."""
 
 _BITS = {"native": None, "int8": 8, "int4": 4, "int2": 2}
-"""Of the formats that activations and gradients may have apart."""
+"""Bits of the formats that can be chosen separately for activations and gradients."""
 
 ROWS: WireFormat = "bfloat16"
-"""What rows of uint16 hold that are multiplied and sent as they are."""
+"""Format of uint16 rows that are multiplied and sent without conversion."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Consecutive columns of rows, `width` of them, which are packed apart from those beside them.
+    """A range of `width` columns that is packed separately from those beside it.
 
-    `drawn` says when their rounding is drawn; None: never, they travel as they are.
+    `drawn` determines the draws of its rounding; None: it is sent as it is.
     """
 
     width: int
@@ -39,19 +39,19 @@ class Columns:
 
 
 Packing: TypeAlias = Sequence[Columns]
-"""All columns of rows, in order."""
+"""All column ranges of rows, in order."""
 
 
 @dataclass(frozen=True)
 class Wire:
-    """How a number travels: in the dtype of the arrays, as a 16-bit float, or in fewer bits.
+    """The format of numbers on the wire: the arrays' dtype, a 16-bit float, or fewer bits.
 
     Products read 16-bit ghosts directly and accumulate in float32; partial sums are rounded once,
-    when they are sent. Rows of fewer bits are packed and unpacked on their way, see `Route`.
-    float64 is never narrowed. `format` is that of rows in the buffers of an exchange, None: that of
-    the arrays; `bits` and `gradient_bits` are those of a number on the way in a forward and in a
-    backward pass, None: as in the buffers. With `integers` rows of float64 that go to owners are
-    sums of int32, of at most 47 bits, and each travels in the bytes that its terms ask for.
+    when they are sent. Rows of fewer bits are packed for sending and unpacked on arrival, see
+    `Route`. float64 is never narrowed. `format` is the format of rows in the buffers of an
+    exchange; None: that of the arrays. `bits` and `gradient_bits` are the bits of a number on the
+    wire in forward and backward passes; None: as in the buffers. With `integers`, float64 rows sent
+    to owners are sums of int32, of at most 47 bits, each in as few bytes as its terms allow.
     """
 
     format: WireFormat | None = None
@@ -61,7 +61,7 @@ class Wire:
 
     @property
     def half(self) -> WireFormat:
-        """What uint16 stands for in rows that were sent."""
+        """The format that uint16 means in received rows."""
         return self.format or ROWS
 
     @property
@@ -75,61 +75,63 @@ class Wire:
         return np.dtype(np.uint16) if narrow else like.dtype
 
     def bits_of(self, dtype: DTypeLike, way: Way) -> int | None:
-        """Return the bits in which numbers of the dtype of buffers travel; None: all."""
+        """Return the bits of a number on the wire, for a buffer's dtype; None: not packed."""
         if dtype == np.float64 or way == "unpacked":
             return None
         return self.gradient_bits if way == "backward" else self.bits
 
     def row_bytes(self, like: Array, way: Way = "forward") -> int:
-        """Return the bytes that a row of the width and dtype of `like` has on its way."""
+        """Return the bytes on the wire of a row of the width and dtype of `like`."""
         dtype, width = self.dtype(like), like.shape[1]
         bits = self.bits_of(dtype, way)
         return width * dtype.itemsize if bits is None else quantised_bytes(width, bits)
 
     def has_sums(self, like: Array, *, forward: bool) -> bool:
-        """Return whether rows of the dtype of `like` are sums of integers on their way."""
+        """Return whether rows of the dtype of `like` travel as sums of integers."""
         return self.integers and not forward and like.dtype == np.float64
 
     def packing(
         self, like: Array, now: Instant, columns: Packing | None = None
     ) -> list[tuple[Columns, int, int | None]]:
-        """Return the columns of rows of the dtype of `like`, and the bytes and bits of each.
+        """Return the column ranges of rows of the dtype of `like`, with the bytes and bits of each.
 
-        No `columns` are one of the width of `like`. Bits of None: these travel as they are.
+        Without `columns` there is one range of the width of `like`. Bits are None for ranges that
+        are not packed.
         """
-        dtype, ways = self.dtype(like), []
+        dtype, packing = self.dtype(like), []
         for part in columns or (Columns(like.shape[1], now),):
             bits = None if part.drawn is None else self.bits_of(dtype, part.drawn.way)
             whole = part.width * dtype.itemsize
-            ways.append((part, whole if bits is None else quantised_bytes(part.width, bits), bits))
-        return ways
+            size = whole if bits is None else quantised_bytes(part.width, bits)
+            packing.append((part, size, bits))
+        return packing
 
     def way_bytes(
         self, like: Array, moment: Moment, columns: Packing | None = None, *, forward: bool
     ) -> int:
-        """Return the bytes of a row on its way, or those of the longest sums of integers."""
+        """Return the bytes of a row on the wire; of sums of integers, those of the longest."""
         if self.has_sums(like, forward=forward):
             return like.shape[1] * moment.sum_bytes
         return sum(size for _, size, _ in self.packing(like, moment.now, columns))
 
 
 def sum_bytes(log_terms: Array, bits: int) -> Array:
-    """Return (n,) the bytes of a sum of less than 2^`log_terms`, (n,), integers of so many bits."""
-    # With its sign.
+    """Return (n,) the bytes of a sum of fewer than 2^`log_terms` (n,) integers of `bits`."""
+    # One more bit for the sign, rounded up to bytes.
     sizes: Array = (np.asarray(log_terms, np.int64) + bits + 8) // 8
     return sizes.clip(SUM_BYTES[0], SUM_BYTES[-1])
 
 
 def quantises(name: str) -> bool:
-    """Return whether a wire of this name, which `make_wire` takes, ever packs rows."""
+    """Return whether the wire format `name`, as in `make_wire`, ever packs rows."""
     return make_wire(name).quantises
 
 
 def make_wire(name: str) -> Wire:
-    """Return the wire format `name`; raises InputError when there is none of that name.
+    """Return the wire format `name`; raises InputError if there is none of that name.
 
-    It is one of `WIRES`; or two of native, int8, int4 and int2 as ``int8/native``: of forward and
-    of backward passes.
+    `name` is one of `WIRES`, or two of native, int8, int4 and int2, such as ``int8/native``, for
+    forward and backward passes.
     """
     forward, both, backward = name.partition("/")
     if forward in _BITS and (backward in _BITS or not both):
@@ -143,13 +145,13 @@ def make_wire(name: str) -> Wire:
 
 
 _NARROW = needs(
-    Trait.ROUNDED_ROWS, lacks={Trait.EQUAL_BITS: "it rounds what comes from other ranks alone"}
+    Trait.ROUNDED_ROWS, lacks={Trait.EQUAL_BITS: "it rounds only rows from other ranks"}
 )
 _TRAITS = {
     "native": Traits(),
     "bfloat16": _NARROW,
     "float16": union(
-        _NARROW, lacks({Trait.SIXTEEN_BITS: "rows in bfloat16 travel as they are, or packed"})
+        _NARROW, lacks({Trait.SIXTEEN_BITS: "bfloat16 rows travel unchanged or packed"})
     ),
 }
 _PACKED = union(
@@ -158,7 +160,7 @@ _PACKED = union(
 
 
 def wire_traits(name: str) -> Traits:
-    """Return what a wire format needs of other features, and lacks."""
+    """Return the traits that a wire format needs of other features, and those it lacks."""
     wire = make_wire(name)
     if not wire.quantises:
         return _TRAITS[name]

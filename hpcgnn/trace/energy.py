@@ -1,9 +1,9 @@
-"""Joules of a run: what the processors of its hosts counted, or core seconds at a power a core.
+"""Energy of a run in joules, from the hosts' processor counters or from core seconds.
 
-Linux's powercap counts what each processor package has used (RAPL), whoever used it: on a host that
-others share, theirs is in it. Memory, network and the rest of a host are not. Where counters cannot
-be read on every host, seconds of cores count at the power that was given; without it there are no
-joules.
+Linux's powercap counts the energy of each processor package (RAPL), including that of other users'
+processes on a shared host, but not that of memory, network and other devices. Where the counters
+cannot be read on every host, the energy is core seconds times the given watts per core; without
+such a figure it is unknown.
 """
 
 import contextlib
@@ -17,31 +17,31 @@ from typing import Any
 from hpcgnn.spmd import collective
 
 POWERCAP = Path("/sys/class/powercap")
-"""Of each package a folder ``intel-rapl:N``, with processors of AMD too."""
+"""Holds a folder ``intel-rapl:N`` for each package, on AMD processors too."""
 
 _EVERY_S = 60.0
-"""Between two readings: a counter of 262 kJ is full after ten minutes at 400 W."""
+"""Seconds between readings: a counter of 262 kJ wraps around after ten minutes at 400 W."""
 _MICRO = 1e-6
 
 
 class Counters:
-    """The counters of this host's packages; `joules` is to be asked before one goes round twice.
+    """The energy counters of this host; call `joules` before any of them wraps around twice.
 
-    `folder` is where Linux shows them. Raises `OSError` where there are none, or none that this
-    user may read.
+    `folder` is where Linux exposes them. Raises `OSError` if there are none, or if this user may
+    not read them.
     """
 
     def __init__(self, folder: Path = POWERCAP) -> None:
         zones = sorted(folder.glob("intel-rapl:*"))
-        packages = [each for each in zones if _text(each / "name").startswith("package")]
+        packages = [zone for zone in zones if _text(zone / "name").startswith("package")]
         if not packages:
-            raise FileNotFoundError(f"{folder} has no counters of processors")
-        self._ranges = {e / "energy_uj": int(_text(e / "max_energy_range_uj")) for e in packages}
+            raise FileNotFoundError(f"{folder} has no energy counters of processors")
+        self._ranges = {p / "energy_uj": int(_text(p / "max_energy_range_uj")) for p in packages}
         self._last = {file: int(_text(file)) for file in self._ranges}
         self._used, self._lock = 0, threading.Lock()
 
     def joules(self) -> float:
-        """Return what the packages have used since this object was made."""
+        """Return the joules that the packages have used since this object was made."""
         with self._lock:
             for file, before in self._last.items():
                 self._last[file] = now = int(_text(file))
@@ -50,7 +50,7 @@ class Counters:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator["Counters"]:
-        """Read the counters in time while the block runs, however long its epochs are."""
+        """Read the counters often enough while the block runs, however long its epochs are."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -72,9 +72,9 @@ def _text(file: Path) -> str:
 
 @dataclass(frozen=True)
 class Meter:
-    """The joules of a rank's share since it was made; the shares add up.
+    """The joules of a rank since the meter was made; the total is the sum over ranks.
 
-    `source` says whose joules they are; where it is empty nothing is known, and `joules` gives 0.
+    `source` says how they are measured. If it is empty the energy is unknown and `joules` gives 0.
     """
 
     source: str = ""
@@ -82,7 +82,7 @@ class Meter:
 
 
 def core_seconds(watts: float) -> Meter:
-    """Return the meter of this process, of all its threads, at so many watts a core."""
+    """Return a meter of the CPU time of all threads of this process, at `watts` per core."""
     began = time.process_time()
     return Meter(f"core seconds at {watts:g} W", lambda: (time.process_time() - began) * watts)
 
@@ -92,10 +92,10 @@ def core_seconds(watts: float) -> Meter:
 def open_meter(
     gather: Callable[[bool], list[bool]], is_first: bool, watts: float, folder: Path = POWERCAP
 ) -> Iterator[Meter]:
-    """Give the meter of this rank while the block runs, of the same source on all ranks.
+    """Yield this rank's meter for the duration of the block; all ranks use the same source.
 
-    The first rank of each host reads its counters. `gather` returns the values of all ranks;
-    `watts` 0: no power is given.
+    The first rank of each host reads the host's counters. `gather` returns the values of all ranks.
+    `watts` is the power of a core, 0 if unknown.
     """
     with contextlib.ExitStack() as stack:
         joules: Callable[[], float] = float
@@ -111,10 +111,10 @@ def open_meter(
 def energy_of(
     ranks: Sequence[Mapping[str, Any]], hosts: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return what a start of a run used, of the lines of its ranks and its hosts; None: not known.
+    """Sum the energy of one start of a run over the records of its ranks; None if unknown.
 
-    ``joules`` from its first epoch to its end, their ``source``, and ``core_share``: of the cores
-    of its hosts those that it might use.
+    Returns ``joules`` from its first epoch to its end, their ``source``, and ``core_share``, the
+    fraction of its hosts' cores that it could use.
     """
     if not ranks[0]["energy"]["source"]:
         return None
@@ -124,7 +124,7 @@ def energy_of(
 
 
 def energy_line(energy: Mapping[str, Any], epoch_j: float) -> str:
-    """Return what a run says of its energy."""
+    """Return the line about energy that a run prints."""
     line = f"energy {energy['joules']:,.0f} J, {epoch_j:,.3g} J an epoch, by {energy['source']}"
     if energy["source"] != POWERCAP.name:
         return line

@@ -1,14 +1,14 @@
-"""What is said of an epoch, the same in ``summary.json``, tables and pages.
+"""Summary figures of a run's epochs, the same in ``summary.json``, tables and pages.
 
-- *Seconds of an epoch* are those of its training, on rank 0: median over epochs.
+- *Seconds of an epoch*: training time on rank 0, median over epochs.
 - *Seconds of an evaluation*: median over evaluations.
-- *Rows and bytes of an epoch* are what all ranks send in its training, sums over ranks (gradients)
-  among the bytes: mean over epochs, as they then add up over ranks and pairs of ranks.
-- *Joules of an epoch* are those of its training, of all ranks or hosts: median over epochs.
-- *Share that waits for samples*: of the seconds of an epoch those in which a rank has nothing to
-  train on, mean over ranks, median over epochs.
+- *Rows and bytes of an epoch*: what all ranks send in training, with the bytes of gradient
+  reductions; the mean over epochs, because means add up over ranks and pairs of ranks.
+- *Joules of an epoch*: training energy of all ranks or hosts, median over epochs.
+- *Share that waits for samples*: the fraction of an epoch in which a rank waits for its next
+  sample, mean over ranks, median over epochs.
 
-The first epoch of a run counts only where it is the only one: it also builds transposes and
+The first epoch is left out unless it is the only one, because it also builds transposes and
 buffers.
 """
 
@@ -22,15 +22,15 @@ Row = Mapping[str, Any]
 
 
 def steady(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the epochs that count."""
+    """Return the epochs that the figures are taken from: all but the first, if there are more."""
     return rows[1:] or rows
 
 
 def describe_epochs(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return what is said of a run's epochs, by the names of ``summary.json``.
+    """Return the figures of a run's epochs under their names in ``summary.json``.
 
-    Seconds have ``median``, ``min``, ``max`` and, of epochs, ``first``; a number is None where no
-    epoch tells it.
+    Times have ``median``, ``min`` and ``max``, and ``epoch_s`` also has ``first``. A figure is None
+    if no epoch recorded it.
     """
     first = rows[0].get("epoch_s") if rows else None
     waits = [row["sample_wait_share"] for row in steady(rows) if "sample_wait_share" in row]

@@ -33,10 +33,10 @@ _NANO = 1e-9
 class TraceRecorder:
     """The trace of one rank; make it with `open` or `off`.
 
-    `enabled` tells whether spans are recorded at all; their times count from `origin_ns` of this
-    rank's monotonic clock. `meter` tells the joules of this rank, none until a run sets it. Spans
-    nest in the thread that opens them: a thread that prepares the next step of sampled training
-    exchanges rows while the main thread computes. All else is for one thread.
+    `enabled` tells whether spans are recorded at all. Their times count from `origin_ns` of this
+    rank's monotonic clock. `meter` measures the joules of this rank once a run has set it. Spans
+    nest per thread, because in sampled training a thread exchanges rows for the next step while the
+    main thread computes. Everything else must be called from one thread.
 
     Examples
     --------
@@ -57,14 +57,14 @@ class TraceRecorder:
         self._threads = threading.local()
         self._lock = threading.Lock()
         self._header: list[dict[str, Any]] = []
-        # Spans that have ended, whose records are made when they are written.
+        # Finished spans; their records are made when they are written.
         self._ended: list[RecordedSpan] = []
-        # Name -> whether its spans tell what this rank sends.
+        # Span name -> whether it counts as traffic that this rank sends.
         self._known_names: dict[str, bool] = {}
         self._totals: dict[str, list[int]] = {}
         self._sent_rows = self._sent_bytes = 0
         self._clock: DeviceClock | None = None
-        # Spans that the device may not have reached the end of.
+        # Finished spans whose work the device may not have completed.
         self._unmeasured: list[RecordedSpan] = []
         self._device_ns: dict[str, int] = {}
 
@@ -79,9 +79,9 @@ class TraceRecorder:
     ) -> "TraceRecorder":
         """Start a trace in the rank's file (see `trace_file`); None keeps totals in memory only.
 
-        The header record has `rank` and `header`, at least ``ranks``; ``host``, ``pid`` and the
-        start time are added. `append` continues an existing file, as a resumed run does: a new
-        header record follows. Raises `InputError` where the file cannot be written.
+        The header record has `rank` and the entries of `header`, at least ``ranks``; ``host``,
+        ``pid`` and the start time are added. `append` continues the file of a resumed run with a
+        new header record. Raises `InputError` if the file cannot be written.
         """
         if path is None:
             return cls(None)
@@ -91,9 +91,9 @@ class TraceRecorder:
 
     @classmethod
     def unattached(cls) -> "TraceRecorder":
-        """Start a trace whose file is named later, by `attach`; spans wait in memory until then.
+        """Start a trace whose spans stay in memory until `attach` names its file.
 
-        A run reads its graph before it may replace the files of an earlier run.
+        A run reads its graph before it is allowed to replace the files of an earlier run.
         """
         recorder = cls(None)
         recorder._keeps_records = True
@@ -102,7 +102,7 @@ class TraceRecorder:
     def attach(
         self, path: str | Path, rank: int, header: Mapping[str, Any], *, append: bool = False
     ) -> None:
-        """Write to a file from now on, all spans since the start included; see `open`."""
+        """Write all spans since the start, and those to come, to a file; see `open`."""
         own = {"schema": SCHEMA_VERSION, "rank": rank, "start_unix_ns": self._start_unix_ns}
         first = {"host": socket.gethostname(), "pid": os.getpid(), **header, **own}
         self._sink = TraceSink(path, append=append)
@@ -115,10 +115,10 @@ class TraceRecorder:
         return cls(None, enabled=False)
 
     def use_clock(self, clock: DeviceClock) -> None:
-        """Measure from now on what spans issue to a device, too.
+        """Also measure, from now on, the device time of the work issued inside spans.
 
         A span's record then has ``device_ns`` and ``device_self_ns`` beside the host's times, and
-        totals have ``device_seconds``. The device is asked at `flush`, which waits for it.
+        totals have ``device_seconds``. `flush` reads the device's clock and waits for the device.
         """
         if self.enabled:
             self._clock = clock
@@ -135,10 +135,10 @@ class TraceRecorder:
         """Return a context manager that records the time inside it.
 
         `name` is ``phase`` or ``phase.detail``, for instance ``exchange.forward``. `rows` and
-        `bytes` are what is moved; for an exchange what this rank sends, and `peers` are ``(peer,
-        rows, bytes)`` for each receiving rank: kept until `flush`, so the caller must not change
-        them. `attributes` are further JSON values for the record. Raises `ValueError` where the
-        phase is unknown or an attribute is named like a field of the record.
+        `bytes` count the data moved, in an exchange the data that this rank sends. `peers` are
+        ``(peer, rows, bytes)`` for each receiving rank; they are kept until `flush`, so the caller
+        must not change them. `attributes` are further JSON values for the record. Raises
+        `ValueError` if the phase is unknown or an attribute has the name of a record's field.
         """
         if not self.enabled:
             return NO_SPAN
@@ -159,7 +159,7 @@ class TraceRecorder:
         return RecordedSpan(name, fields, self._open_spans(), self._finish, self._clock)
 
     def note(self, **numbers: int) -> None:
-        """Add numbers to attributes of the innermost span that is open in this thread, if any."""
+        """Add numbers to attributes of the innermost span open in this thread, if there is one."""
         if self.enabled and (spans := self._open_spans()):
             spans[-1].note(numbers)
 
@@ -172,19 +172,19 @@ class TraceRecorder:
         return spans
 
     def set_epoch(self, epoch: int | None, step: int = 0, *, seed: int | None = None) -> None:
-        """Set where the following spans belong; None stands for outside all epochs."""
+        """Set the position recorded with the spans to come; `epoch` None is outside all epochs."""
         self._position = {"seed": seed, "epoch": epoch, "step": step}
         watchdog.set_position("" if epoch is None else f"seed {seed}, epoch {epoch}, step {step}")
 
     def totals(self) -> dict[str, dict[str, float]]:
         """Return count, self seconds, rows and bytes by span name, since the start.
 
-        With a device's clock also ``device_seconds``, of spans that were flushed.
+        With a device's clock there are also the ``device_seconds`` of flushed spans.
         """
         return {name: self.total_of(name) for name in sorted(self._totals)}
 
     def total_of(self, name: str) -> dict[str, float]:
-        """Return those of `totals` that one name has; zeros before its first span."""
+        """Return the `totals` of one span name; zeros before its first span."""
         count, self_ns, rows, size = self._totals.get(name, (0, 0, 0, 0))
         sums = {"count": count, "seconds": self_ns * _NANO, "rows": rows, "bytes": size}
         if name in self._device_ns:
@@ -192,12 +192,12 @@ class TraceRecorder:
         return sums
 
     def traffic(self) -> dict[str, dict[str, float]]:
-        """Return those of `totals` that tell what this rank sends."""
+        """Return the `totals` of the spans that count what this rank sends."""
         names = (name for name in sorted(self._totals) if phase_of(name) in TRAFFIC)
         return {name: self.total_of(name) for name in names}
 
     def sent(self) -> tuple[int, int]:
-        """Return the rows and bytes of all of `traffic`."""
+        """Return the rows and bytes of `traffic`, summed over all names."""
         return self._sent_rows, self._sent_bytes
 
     def seconds_by_phase(self) -> dict[str, float]:
@@ -210,9 +210,9 @@ class TraceRecorder:
     def flush(self) -> None:
         """Write the finished spans; call it between epochs, on every rank.
 
-        Nothing is written at any other time, so that no span ever contains the writing. Raises
-        `InputError` where the file cannot be written; the trace then goes on in memory only. It can
-        happen on one rank alone: the caller has to agree on it before the next collective.
+        Nothing is written at any other time, so no span contains the time of writing. Raises
+        `InputError` if the file cannot be written; the trace then goes on in memory only. This can
+        happen on one rank alone, so ranks have to agree on it before their next collective.
         """
         self._measure()
         if self._sink is None:
@@ -238,7 +238,7 @@ class TraceRecorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # One fault at a time: a disk that took no checkpoint will not take the trace either.
+        # Report one fault only: a full disk that stopped the run also stops the trace.
         with contextlib.suppress(*(() if kind is None else (InputError,))):
             self.close()
 

@@ -1,4 +1,4 @@
-"""The names that a trace may contain, and its file: whole lines of JSON, one write a flush."""
+"""The span names a trace may contain, and its file of JSON lines, written once per flush."""
 
 import errno
 import json
@@ -27,13 +27,13 @@ PHASES = frozenset(
         "evaluate",
     }
 )
-"""Every span belongs to one of these; a detail may follow after a dot."""
+"""A span's name is one of these, or one of these with a detail after a dot."""
 
 TRAFFIC = frozenset({"exchange", "reduce"})
-"""Phases whose spans tell rows and bytes that this rank sends, or hands to a sum over ranks."""
+"""Phases whose spans count rows and bytes that this rank sends or adds to a sum over ranks."""
 
 WAIT_FOR_SAMPLES = "wait.input"
-"""The span in which a step waits for what it is made of."""
+"""The span in which a step waits for its sample."""
 
 RESERVED_KEYS = frozenset(
     {
@@ -78,18 +78,18 @@ def trace_file(run_directory: str | Path, rank: int) -> Path:
 
 
 class TraceSink:
-    """One rank's JSONL file; missing directories above it are made.
+    """One rank's JSONL file; missing directories above it are created.
 
-    Unbuffered: what `write` accepted has reached the operating system, so a killed process loses at
-    most the line that it was writing. `append` continues the file of an earlier run instead of
-    replacing it. Raises `InputError` where the file cannot be opened or written.
+    The file is unbuffered: `write` hands its lines to the operating system, so a killed process
+    loses at most the line it was writing. `append` continues the file of an earlier run instead of
+    replacing it. Raises `InputError` if the file cannot be opened or written.
     """
 
     def __init__(self, path: str | Path, *, append: bool) -> None:
         self._path = Path(path)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Whoever may write to the folder must not choose another file for what comes.
+            # Never follow a link: others who can write to the folder could redirect the trace.
             descriptor = os.open(
                 self._path,
                 os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else os.O_TRUNC),
@@ -112,7 +112,7 @@ class TraceSink:
         self._file.close()
 
     def _finish_torn_line(self) -> None:
-        # A killed run may have left half a line; the new header must start on its own.
+        # A killed run may have left half a line; the new header must start on its own line.
         size = self._file.seek(0, 2)
         if size:
             self._file.seek(size - 1)
@@ -123,7 +123,7 @@ class TraceSink:
         view = memoryview(data)
         try:
             while view:
-                # A raw write may take only a part, for instance when the disk fills up.
+                # A raw write may accept only a part, for instance when the disk fills up.
                 view = view[self._file.write(view) :]
         except OSError as error:
             self._file.close()
@@ -138,7 +138,7 @@ class TraceSink:
 
 
 def _plain(value: Any) -> Any:
-    """Turn NumPy scalars and arrays into what JSON knows, without importing NumPy."""
+    """Turn NumPy scalars and arrays into values for JSON, without importing NumPy."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a trace cannot hold {value!r}")

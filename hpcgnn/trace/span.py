@@ -1,4 +1,4 @@
-"""A span as its user sees it, and as a recorder keeps it."""
+"""Spans: the context manager that callers use, and the form that a recorder keeps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
@@ -8,13 +8,13 @@ from hpcgnn import watchdog
 
 
 class DeviceClock(Protocol):
-    """The clock of a device that works on its own."""
+    """The clock of a device that runs asynchronously to the host."""
 
     def mark(self) -> Any:
-        """Return a mark behind the work that was issued so far; waits for nothing."""
+        """Return a mark after the work issued so far, without waiting for it."""
 
     def ns_between(self, start: Any, end: Any) -> int:
-        """Return the device's nanoseconds from one mark to a later one; waits for the later one."""
+        """Wait for the mark `end` and return the device's nanoseconds since the mark `start`."""
 
 
 Peers: TypeAlias = Sequence[Sequence[int]]
@@ -22,7 +22,7 @@ Peers: TypeAlias = Sequence[Sequence[int]]
 
 
 class Span:
-    """A stretch of time, used as a context manager; this one is recorded by nobody."""
+    """A stretch of time, used as a context manager; this base class records nothing."""
 
     __slots__ = ()
 
@@ -37,15 +37,15 @@ class Span:
 
 
 NO_SPAN = Span()
-"""The only span of a recorder that is off: without state, so it can be shared and nested."""
+"""The span of every recorder that is off; it has no state, so it can be shared and nested."""
 
 
 class RecordedSpan(Span):
-    """A span that takes its time and hands itself to `finish` at its end.
+    """A span that measures its duration and hands itself to `finish` at its end.
 
-    `fields` are what its record has beside times, ``name``, ``rows`` and ``bytes`` at least;
-    `open_spans` the stack of spans that are open around this one, shared by all spans of a
-    recorder; `clock` that of the device that the work inside is issued to; None: there is none.
+    `fields` are the entries of its record other than times, at least ``name``, ``rows`` and
+    ``bytes``. `open_spans` is the stack of spans open around this one, shared by all spans of a
+    thread. `clock` is that of the device that executes the work inside, if there is one.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class RecordedSpan(Span):
             around = outer.name
         watchdog.set_place(around, self.name)
         finish = self._finish
-        # The recorder keeps spans until it writes them: they would keep it.
+        # The recorder keeps spans until it writes them; avoid a reference cycle.
         del self._finish
         finish(self)
 
@@ -109,22 +109,22 @@ class RecordedSpan(Span):
         self.fields["bytes"] += bytes
 
     def note(self, numbers: Mapping[str, int]) -> None:
-        """Add numbers to attributes, which begin at 0."""
+        """Add numbers to attributes, which start at 0."""
         for name, number in numbers.items():
             self.fields[name] = self.fields.get(name, 0) + number
 
     @property
     def self_ns(self) -> int:
-        """Duration less that of the spans directly inside it."""
+        """Duration less the durations of the spans directly inside."""
         return self.duration_ns - self._nested_ns
 
     @property
     def device_self_ns(self) -> int:
-        """The device's time less that of the spans directly inside it; of a `measured` span."""
+        """Device time less that of the spans directly inside; call `measure` first."""
         return self.device_ns - self._nested_device_ns
 
     def measure(self) -> None:
-        """Ask the device how long the work that was issued inside took; nested spans come first."""
+        """Read the device time of the work issued inside; measure nested spans first."""
         assert self._clock is not None
         self.device_ns = self._clock.ns_between(*self._marks)
         if self._parent is not None:

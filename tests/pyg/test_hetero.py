@@ -216,3 +216,7 @@ def test_types_are_not_taken_for_each_other(
     wrong["author", "writes", "paper"].edge_index[1, 0] = COUNTS["paper"]
     with pytest.raises(InputError, match=r"writes.*edge_index has numbers outside of its 30 nodes"):
         hpcgnn.divide(wrong, comm)
+    unknown = make_data()
+    unknown["author", "likes", "thing"].edge_index = torch.zeros((2, 1), dtype=torch.long)
+    with pytest.raises(InputError, match=r"likes.*no node type 'thing'; set its num_nodes"):
+        hpcgnn.divide(unknown, comm)

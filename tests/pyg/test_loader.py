@@ -144,12 +144,12 @@ def test_nodes_draw_some_of_their_neighbours(comm: MPI.Intracomm) -> None:
 def test_what_a_loader_does_not_take(comm: MPI.Intracomm) -> None:
     whole = make_data()
     data = hpcgnn.divide(whole, comm)
-    with pytest.raises(InputError, match=r"takes a graph of one type"):
+    with pytest.raises(InputError, match=r"needs a graph of one type"):
         hpcgnn.NeighborLoader(whole, [2])
     typed = HeteroData()
     typed["a"].x = torch.ones(4, 2)
     typed["a", "to", "a"].edge_index = torch.arange(8).view(2, 4) % 4
-    with pytest.raises(InputError, match=r"takes a graph of one type"):
+    with pytest.raises(InputError, match=r"needs a graph of one type"):
         hpcgnn.NeighborLoader(hpcgnn.divide(typed, comm), [2])
     for wrong in ({"num_neighbors": []}, {"num_neighbors": [0]}, {"batch_size": 0}):
         with pytest.raises(InputError, match="give at least 1 of each"):

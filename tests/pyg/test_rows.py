@@ -50,8 +50,17 @@ class Groups(nn.Module):
         return x * pooled[kind] + pooled.mean(0)
 
 
+class Spreads(nn.Module):
+    """Variances whose flags are given by position, and a sum in another dtype."""
+
+    def forward(self, x: Tensor, _edges: Tensor) -> Tensor:
+        wide = x.float().sum(0, dtype=torch.float64)
+        return x * x.var(0, False) + x.t().var(0, False)[:, None] + x.std(0, True, True) + wide
+
+
 CASES: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     "turns": (Turns, "x edges"),
+    "spreads": (lambda _: Spreads(), "x edges"),
     "width": (lambda n: geometric.SAGEConv(WIDTH, n, ["mean", "max"]), "x edges"),
     "heads": (lambda n: geometric.GATv2Conv(WIDTH, 3, heads=n, edge_dim=ATTR), "x edges attr"),
     "head width": (lambda n: geometric.GATConv(WIDTH, n, heads=2), "x edges"),

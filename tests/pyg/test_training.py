@@ -171,7 +171,7 @@ def test_modules_without_equals_are_refused(comm: MPI.Intracomm, comm_tmp_path: 
         ("pyg_module:Reads", "torch.size on edges: with layers on operators"),
         ("pyg_module:Untyped", "a layer has 1 relations; the graph has 2"),
         ("torch_geometric.nn:GCN", "GCNConv scales both ends of a directed edge"),
-        ("torch_geometric.nn:GraphSAGE exchange.active_sets=true", "which rows its module joins"),
+        ("torch_geometric.nn:GraphSAGE exchange.active_sets=true", "its module may join any rows"),
     ):
         name, *keys = module.split()
         words = [f"model.name=pyg-kernels:{name}", *keys]
@@ -198,7 +198,7 @@ def test_it_resumes_and_predicts(
     if comm.rank == 0:
         rows = np.loadtxt(answers, delimiter=",", skiprows=1, usecols=range(1, 5))
         np.testing.assert_allclose(rows, whole.predictions()["probabilities"], rtol=1e-6)
-    with pytest.raises(InputError, match="SGConv is a module of one's own, whose last layer"):
+    with pytest.raises(InputError, match="SGConv is a user's module, whose last layer"):
         predict(comm_tmp_path / "rows.h5", "--trust-code", "--what", "embeddings")
 
 
@@ -221,7 +221,7 @@ def test_script_learns_what_one_rank_learns(comm: MPI.Intracomm, comm_tmp_path: 
 def test_what_does_not_fit_is_said(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     shape = ModelShape(num_features=4, num_classes=3, hidden=5, num_layers=2)
     make = {"directed": True, "seed": 1, "dtype": torch.float64}
-    with pytest.raises(InputError, match="Wrong wants 'number', which no key gives"):
+    with pytest.raises(InputError, match="Wrong needs 'number', which no key sets"):
         find_model("pyg:pyg_module:Wrong")
     own = find_model("pyg:torch_geometric.nn:PNA").own_options
     with pytest.raises(InputError, match="missing 3 required positional arguments"):
@@ -236,7 +236,7 @@ def test_what_does_not_fit_is_said(comm: MPI.Intracomm, comm_tmp_path: Path) -> 
     with hpcgnn.open_graph(comm, str(store), aggregations=["messages"]) as graph:
         data = graph.data
         assert data.edge_attr is None
-        with pytest.raises(InputError, match="edges of a distributed graph are read by modules"):
+        with pytest.raises(InputError, match="can only be read inside modules"):
             data.edge_index[0]
         with pytest.raises(InputError, match="no edges of a distributed graph are among"):
             hpcgnn.distribute(torch.nn.Linear(7, 2))(data.x)

@@ -63,7 +63,7 @@ def test_errors_reach_the_user() -> None:
     pool = Prefetch(fail, range(3), threads=2, depth=2)
     with pool, pytest.raises(ValueError, match="no set 0"):
         next(pool)
-    with pytest.raises(ValueError, match="not possible"):
+    with pytest.raises(ValueError, match="at least 0 threads"):
         Prefetch(fail, range(3), threads=1, depth=0)
 
 

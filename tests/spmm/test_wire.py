@@ -20,7 +20,7 @@ from hpcgnn.spmm import (
     make_wire,
 )
 from hpcgnn.spmm.exchange.sums import PackedSums, SumRows
-from hpcgnn.spmm.remote import _names
+from hpcgnn.spmm.remote import _row_ids
 from hpcgnn.spmm.wire import SUM_BYTES
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
@@ -125,7 +125,7 @@ def test_rows_of_a_lone_node_have_a_name_for_each_relation() -> None:
         trace, ids = TraceRecorder.off(), np.array([7], np.int64)
         wire = make_wire("int8")
         channel = Channel(grid, wire, RESIDENT, Carrier(grid), trace, Peers(grid), ids)
-        found = _names(channel, part, None, 3)
+        found = _row_ids(channel, part, None, 3)
     assert found is not None
     assert found.tolist() == [7, 7 + (1 << 40), 7 + (2 << 40)]
 

@@ -80,7 +80,7 @@ def test_no_counters(tmp_path: Path, zones: tuple[str, ...]) -> None:
     for zone in zones:
         (tmp_path / zone).mkdir()
         (tmp_path / zone / "name").write_text("dram\n", encoding="ascii")
-    with pytest.raises(FileNotFoundError, match="no counters of processors"):
+    with pytest.raises(FileNotFoundError, match="no energy counters of processors"):
         Counters(tmp_path)
     with open_meter(lambda own: [own], True, 0.0, tmp_path) as meter:
         assert meter == Meter()

@@ -1,4 +1,4 @@
-"""The models, a file each; `MODELS` has them by the name that configurations use."""
+"""The models, one file each; `MODELS` has them by their names in configurations."""
 
 from hpcgnn.nn.models.appnp import APPNP
 from hpcgnn.nn.models.gat import GAT, GATv2

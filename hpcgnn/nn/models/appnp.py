@@ -1,4 +1,4 @@
-"""Predict then propagate (Gasteiger, Bojchevski and Günnemann, ICLR 2019)."""
+"""APPNP: predict then propagate (Gasteiger, Bojchevski and Günnemann, ICLR 2019)."""
 
 from itertools import pairwise
 
@@ -17,8 +17,8 @@ from hpcgnn.support import NOTHING
 class APPNP(Model):
     """A perceptron of ``num_layers`` maps, then personalised PageRank in ``hops`` steps.
 
-    A step is ``Z ← (1 - t) Â Z + t H``, from the perceptron's rows ``Z = H``, which have the width
-    of the logits; t is ``teleport``.
+    A step is ``Z ← (1 - t) Â Z + t H``, starting from the perceptron's rows ``Z = H``, which have
+    the width of the logits; t is ``teleport``.
     """
 
     aggregations = (Aggregation.SYMMETRIC,)

@@ -1,4 +1,4 @@
-"""Residual gated graph convolutions with states of edges (Bresson and Laurent, 2017)."""
+"""GatedGCN: residual gated graph convolutions with edge states (Bresson and Laurent, 2017)."""
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from hpcgnn.support import NOTHING, Trait
 
 
 class _Gates(EdgeNetwork):
-    """Of each edge the gate, and what passes; its two maps of a source are wider than the row."""
+    """The gates of edges, and the gated values; rows travel, as their two maps are wider."""
 
     def __init__(self, width: int, activation: str) -> None:
         super().__init__(EdgeLinear(width, width, width, width, rows_travel=True))
@@ -35,7 +35,7 @@ class _Gates(EdgeNetwork):
 class GatedLayer(EdgeStateLayer):
     """``x_i += act(N(U x_i + Σ_j g_ij V x_j / (Σ_j g_ij + 1e-6)))``, ``e_ij += act(N(z_ij))``.
 
-    Gates are ``g = sigmoid(z)`` of ``z_ij = W [x_i, x_j, e_ij] + b``, N a layer norm.
+    Gates are ``g = sigmoid(z)`` with ``z_ij = W [x_i, x_j, e_ij] + b``; N is a layer norm.
     """
 
     def __init__(self, width: int, activation: str) -> None:
@@ -52,7 +52,7 @@ class GatedLayer(EdgeStateLayer):
 
 
 class GatedGCN(EdgeStateModel):
-    """Gated layers between maps of the features of nodes and edges, and one to the classes."""
+    """Gated layers between maps of node and edge features and a map to the classes."""
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES, Trait.EDGE_STATES})
     lacks = NOTHING

@@ -1,4 +1,4 @@
-"""Deep graph convolutions: first rows in every layer, maps near the identity (GCNII).
+"""GCNII: deep graph convolutions with initial residuals and maps near the identity.
 
 Chen, Wei, Huang, Ding and Li, "Simple and deep graph convolutional networks", ICML 2020.
 """
@@ -19,9 +19,9 @@ from hpcgnn.support import NOTHING
 
 
 class GCNIILayer(nn.Module):
-    """``Z ((1 - β) I + β W)`` of the rows ``Z = (1 - t) Â X + t X₀``.
+    """``Z ((1 - β) I + β W)`` with the rows ``Z = (1 - t) Â X + t X₀``.
 
-    `teleport` is the share t of the first rows, `strength` is β, the share of the learned map.
+    `teleport` is t, the share of the first rows; `strength` is β, the share of the learned map.
     """
 
     def __init__(self, width: int, *, teleport: float, strength: float) -> None:
@@ -31,16 +31,16 @@ class GCNIILayer(nn.Module):
 
     @collective
     def forward(self, view: LayerView, x: Tensor, first: Tensor) -> Tensor:
-        """Return (output rows, width) for `x` (input rows, width) and X₀, `first`, of those."""
+        """Return (output rows, width) for `x` (input rows, width) and `first`, X₀ (output rows)."""
         near = aggregate(view.operators[Aggregation.SYMMETRIC], x)
         mixed = blend(near, first, self.teleport)
         return blend(mixed, self.linear(mixed), self.strength)
 
 
 class GCNII(EvenModel):
-    """``num_layers`` layers between a map of the features and one to the classes.
+    """``num_layers`` layers between a map of the features and a map to the classes.
 
-    Layer l has ``β = log(1 + θ / l)``, so that deep ones change little.
+    Layer l has ``β = log(1 + θ / l)``, so that deep layers change little.
     """
 
     aggregations = (Aggregation.SYMMETRIC,)

@@ -1,7 +1,7 @@
-"""The gated graph neural network of the dense-hardware paper, and how its messages pass.
+"""The gated graph neural network of the dense-hardware paper, and propagators of its messages.
 
-A propagator sends the messages of one step along a sparse pattern, in a band, or both. All give
-``sum_p A_p E W_p`` and the bias of each type for every edge, over the edges they keep.
+A propagator computes the messages of one step with a sparse pattern, a band, or both: the sum of
+``A_p E W_p`` over types p, plus the bias of its type for every edge, over the edges it keeps.
 
 Shape suffixes: N nodes, H hidden width, P types of edges, Q rows of a propagator, M candidates.
 """
@@ -28,12 +28,12 @@ PROPAGATORS: tuple[PropagatorName, ...] = ("sparse", "banded", "hybrid")
 
 
 class Propagator(Protocol):
-    """The edges of a supergraph, ready for all steps; `dropped` of them carry no messages."""
+    """The edges of a supergraph, prepared for all steps; `dropped` of them carry no messages."""
 
     dropped: int
 
     def on_gpu(self, device: torch.device, precision: str) -> "Propagator":
-        """Return the same on the current GPU; a band multiplies with this precision."""
+        """Return the same on the current GPU; `precision` is that of a band's products."""
 
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
         """Return the messages (N, H) that reach each node."""
@@ -42,7 +42,7 @@ class Propagator(Protocol):
 class SparsePropagator:
     """Products with a sparse pattern: sums by node and type, a map for each type, sums by node.
 
-    All edges carry messages; `dropped` counts those that the caller has left out.
+    All edges carry messages; `dropped` is the number of those that the caller left out.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class SparsePropagator:
 class BandedPropagator:
     """Algorithm 1: three batched products of dense blocks, then one map for all types together.
 
-    Edges inside the band of blocks of size S, `block`, carry messages, and those of supernodes all,
-    through dense rows and columns beside the blocks.
+    Edges inside the band of blocks of size `block`, S, carry messages, and all edges of supernodes
+    do, through dense rows and columns beside the blocks.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class BandedPropagator:
 
 
 class HybridPropagator:
-    """The band as dense blocks and the remaining edges as a sparse pattern: nothing is dropped."""
+    """The band as dense blocks and the other edges as a sparse pattern; no edge is dropped."""
 
     dropped = 0
 
@@ -135,10 +135,10 @@ def make_propagator(
     trace: TraceRecorder,
     supernodes: Supernodes | None = None,
 ) -> Propagator:
-    """Return the propagator called `name` over `edges`, in float32 or float64.
+    """Return the propagator `name` for `edges`, in float32 or float64.
 
-    `block` is S; for "sparse", edges that such blocks do not hold are left out, and 0 keeps all.
-    Edges of supernodes are kept for every block size.
+    `block` is S. For "sparse", edges outside of such blocks are left out; 0 keeps all. Edges of
+    supernodes are always kept.
     """
     if name == "sparse":
         if block == 0:
@@ -156,7 +156,7 @@ def make_propagator(
 
 @dataclass(frozen=True, kw_only=True)
 class GGNNShape:
-    """Sizes of a model; sub-tokens are hashed, `dropout` is of what the GRU cell reads."""
+    """Sizes of a model; sub-tokens are hashed to buckets, and `dropout` is for the messages."""
 
     num_buckets: int
     num_types: int
@@ -166,10 +166,10 @@ class GGNNShape:
 
 
 class GGNN(TrainableModule):
-    """Embeds the sub-tokens of nodes, passes messages in T gated steps, scores candidates.
+    """Embeds the sub-tokens of nodes, passes messages in T gated steps, and scores candidates.
 
-    ``E(t+1) = GRU(sum_p A_p E(t) W_p + b_p per edge, E(t))``: equation (1) of the paper with a
-    bias for every type. The weights do not depend on the propagator, so a model may be trained with
+    ``E(t+1) = GRU(sum_p A_p E(t) W_p + b_p per edge, E(t))`` is equation (1) of the paper with a
+    bias for every type. The weights do not depend on the propagator, so a model can be trained with
     one and evaluated with another.
     """
 
@@ -181,8 +181,7 @@ class GGNN(TrainableModule):
         nn.init.normal_(self.embedding.weight, std=0.5)
         self.weight_PHH = nn.Parameter(torch.empty(shape.num_types, width, width))
         self.bias_PH = nn.Parameter(torch.zeros(shape.num_types, width))
-        # A node receives messages of few types: initialise as for one map, not for all of them
-        # stacked.
+        # A node gets messages of few types, so initialise as for one map, not for all stacked.
         nn.init.normal_(self.weight_PHH, std=width**-0.5)
         self.cell = nn.GRUCell(width, width)
         # A bias would shift all candidates by the same amount.
@@ -193,9 +192,9 @@ class GGNN(TrainableModule):
         return list(self.embedding.parameters())
 
     def forward(self, graph: Supergraph, propagator: Propagator, key: DropoutKey | None) -> Tensor:
-        """Return the logits (M,) of the candidates of `graph`, over whose edges the propagator is.
+        """Return the logits (M,) of the candidates of `graph`; `propagator` is that of its edges.
 
-        `key` is the draw of dropout masks; None: evaluation.
+        `key` is the key of dropout masks; None: evaluation.
         """
         device = self.bias_PH.device
         tokens = torch.from_numpy(graph.subtokens).to(device)
@@ -216,7 +215,7 @@ def make_ggnn(shape: GGNNShape, *, seed: int, dtype: torch.dtype) -> GGNN:
     """Return a new model, equal on all ranks for equal arguments; `dtype` is float32 or float64.
 
     Its weights are drawn in float64, so both start from the same values; torch's global generator
-    is left as it was.
+    is not changed.
     """
     with drawn_from(seed):
         model = GGNN(shape)
@@ -226,20 +225,20 @@ def make_ggnn(shape: GGNNShape, *, seed: int, dtype: torch.dtype) -> GGNN:
 def candidate_loss(
     logits_M: Tensor, graph: Supergraph, num_global: int, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Return this rank's share of the mean cross entropy, and (g,) which graphs are right.
+    """Return this rank's share of the mean cross entropy, and a mask (g,) of correct graphs.
 
-    Each graph's softmax runs over its own candidates. A smoothed target gives each of c candidates
-    ``smoothing / c``, smoothing in [0, 1), and the right one the rest. `num_global` counts the
-    graphs of all ranks, at least 1.
+    Each graph's softmax is over its own candidates. A smoothed target gives each of c candidates
+    ``smoothing / c``, with smoothing in [0, 1), and the right one the rest. `num_global` is the
+    number of graphs of all ranks, at least 1.
     """
     arrays = graph.candidate_graphs, graph.candidate_starts, graph.labels
     owners_M, starts, labels = (torch.from_numpy(array).to(logits_M.device) for array in arrays)
     counts = starts[1:] - starts[:-1]
-    places_M = torch.arange(len(owners_M), device=logits_M.device) - starts[owners_M]
+    positions_M = torch.arange(len(owners_M), device=logits_M.device) - starts[owners_M]
     width = int(counts.max()) if graph.num_graphs else 1
     table = logits_M.new_full((graph.num_graphs, width), -torch.inf)
-    table = table.index_put((owners_M, places_M), logits_M)
-    log_shares_M = functional.log_softmax(table, dim=1)[owners_M, places_M]
+    table = table.index_put((owners_M, positions_M), logits_M)
+    log_shares_M = functional.log_softmax(table, dim=1)[owners_M, positions_M]
     sums = logits_M.new_zeros(graph.num_graphs).index_add(0, owners_M, log_shares_M)
     right = log_shares_M[starts[:-1] + labels]
     target = (1 - smoothing) * right + smoothing * sums / counts

@@ -1,4 +1,4 @@
-"""Graph isomorphism network with features of edges (Hu et al., ICLR 2020)."""
+"""GINE: graph isomorphism network with edge features (Hu et al., ICLR 2020)."""
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from hpcgnn.support import NOTHING, Trait
 class _EdgeMessages(nn.Linear):
     """``relu(x_j + W_e e_ij + b_e)``."""
 
-    # Its weights have the names of a linear map's, in checkpoints too.
+    # As a subclass, its weights have the names of a linear map's, in checkpoints too.
     def forward(  # type: ignore[override]
         self, _targets: None, sources: Tensor, states: Tensor
     ) -> Tensor:
@@ -26,9 +26,9 @@ class _EdgeMessages(nn.Linear):
 
 
 class GINELayer(nn.Module):
-    """``relu(Z W + b) W_2 + b_2`` of ``z_i = (1 + ε) x_i + Σ_j relu(x_j + W_e e_ij + b_e)``.
+    """``relu(Z W + b) W_2 + b_2`` with ``z_i = (1 + ε) x_i + Σ_j relu(x_j + W_e e_ij + b_e)``.
 
-    `inner_width` is as of `GINLayer`.
+    `inner_width` is as in `GINLayer`.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class GINELayer(nn.Module):
         mixed = add_share(summed, view.own(x), 1 + self.epsilon)
         del summed
         inner = self.first(mixed)
-        # Where memory is short the narrowest rows wait, and what they are mapped to is made again.
+        # To save memory, keep only the narrowest rows and recompute their map.
         again = (inner, lambda rows: functional.relu(self.first(rows)), mixed)
         with rematerialised(*((again,) if edges.operator.states_again else ())):
             return self.second(relu_(inner))
 
 
 class GINE(EdgeLayeredModel):
-    """GINE of any depth, over in-neighbours; hubs ask for ``norm``: sums grow with degrees."""
+    """GINE of any depth, over in-neighbours; with hubs use a ``norm``, as sums grow by degree."""
 
     aggregations = (Aggregation.ADDED_MESSAGES,)
 

@@ -1,8 +1,8 @@
-"""Heterogeneous graph transformer (Hu, Dong, Wang and Sun, WWW 2020).
+"""HGT: heterogeneous graph transformer (Hu, Dong, Wang and Sun, WWW 2020).
 
-A node's softmax goes over its in-edges of all relations. The maps of keys and of messages by
-relation are linear, so they are applied to a row's query and to its mean of each relation: ghosts
-are fetched once for all relations, and no row of an edge is made.
+A node's softmax is over its in-edges of all relations. The maps of keys and of messages by relation
+are linear, so they are applied to a row's query and to its mean of each relation. So ghosts are
+fetched once for all relations, and no rows of edges are computed.
 """
 
 import math
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 
 class HGTLayer(nn.Module):
-    """``s out(gelu(m)) + (1 - s) x`` of the attention's m, with a learned share s of each type.
+    """``s out(gelu(m)) + (1 - s) x`` with the attention's m, and a learned share s for each type.
 
-    The logit of an edge of relation r is ``p_r <q_i, k_j A_r> / sqrt D`` and its message
-    ``v_j M_r``, for each head. The H heads divide the width, which they have side by side.
+    For each head, the logit of an edge of relation r is ``p_r <q_i, k_j A_r> / sqrt D`` and its
+    message ``v_j M_r``. The H heads have equal shares of the width, side by side.
     """
 
     def __init__(self, width: int, *, heads: int, num_relations: int, num_types: int) -> None:
         super().__init__()
         self.heads = heads
         self.queries = TypedLinear(width, width, num_types)
-        # A head after the other, of each first the key and then the value.
+        # For each head the key, then the value.
         self.pairs = TypedLinear(width, 2 * width, num_types)
         self.out = TypedLinear(width, width, num_types)
         shape = num_relations, heads, width // heads, width // heads
@@ -82,7 +82,7 @@ class HGTLayer(nn.Module):
         return (share * out + (1 - share) * own).to(x.dtype)
 
     def _targets(self, queries: Tensor, rows_of: list[Tensor]) -> list[Tensor]:
-        """Return for each relation what keys are multiplied with, (rows, H, D)."""
+        """Return for each relation the mapped queries (rows, H, D) to multiply with keys."""
         maps = self.keys * (self.priors[:, :, None, None] / math.sqrt(queries.shape[2]))
         return [
             arithmetic().linear_by_head(queries[rows], matrix)
@@ -92,14 +92,13 @@ class HGTLayer(nn.Module):
     def _join(self, means: Tensor, lse: Tensor, rows_of: list[Tensor], num_rows: int) -> Tensor:
         """Return (num_rows, H, D) the mean messages over the edges of all relations.
 
-        `means` are (rows of all relations, H, D) mean values, `lse` (rows, H) says how much each
-        weighs: the log of the sum of its exponentiated logits; `rows_of` has for each relation the
-        output rows.
+        `means` (rows of all relations, H, D) are mean values; `lse` (rows, H) are their log
+        weights, the log-sum-exp of logits. `rows_of` has the output rows of each relation.
         """
         rows = torch.cat(rows_of)
         top = lse.new_full((num_rows, self.heads), -torch.inf)
         top = top.scatter_reduce(0, rows[:, None].expand_as(lse), lse.detach(), "amax")
-        # A row without edges weighs nothing beside a finite top.
+        # With a finite top, rows without edges get weight zero.
         top = torch.where(torch.isneginf(top), 0.0, top)
         shares = torch.exp(lse - top[rows])
         total = torch.zeros_like(top).index_add(0, rows, shares)
@@ -113,7 +112,7 @@ class HGTLayer(nn.Module):
 
 
 class HGT(EvenModel):
-    """HGT between a map of the features and one to the classes.
+    """HGT layers between a map of the features and a map to the classes.
 
     Reverses of directed relations count as relations.
     """

@@ -12,7 +12,7 @@ from hpcgnn.support import NOTHING, Trait
 
 
 class Processor(EdgeStateLayer):
-    """``e_ij += MLP [x_i, x_j, e_ij]``, then ``x_i += MLP [x_i, Σ_j e_ij]``, `width` inside."""
+    """``e_ij += MLP [x_i, x_j, e_ij]``, then ``x_i += MLP [x_i, Σ_j e_ij]``, all of `width`."""
 
     def __init__(self, width: int, num_maps: int, activation: str) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Processor(EdgeStateLayer):
 
 
 class MeshGraphNet(EdgeStateModel):
-    """Perceptrons of `options.maps` linear maps encode, process `num_layers` times and decode."""
+    """An encoder, `num_layers` processors and a decoder: perceptrons of ``options.maps`` maps."""
 
     own_options = MappingProxyType({"maps": 3})
     needs = frozenset({Trait.STORED_EDGE_FEATURES, Trait.EDGE_STATES})

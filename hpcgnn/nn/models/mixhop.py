@@ -16,9 +16,9 @@ from hpcgnn.support import NOTHING
 
 
 class MixHopLayer(nn.Module):
-    """``[X W_0 | Â X W_1 | Â² X W_2 ...] + b``, or, where `summed`, the sum of these.
+    """``[X W_0 | Â X W_1 | Â² X W_2 ...] + b``, or with `summed` the sum of the terms plus b.
 
-    See `powers_of`. Summed ones have the whole width each.
+    See `powers_of`. With `summed` each term has the whole width.
     """
 
     def __init__(self, in_width: int, out_width: int, hops: int, *, summed: bool) -> None:
@@ -44,9 +44,9 @@ class MixHopLayer(nn.Module):
 
 
 class MixHop(LayeredModel):
-    """MixHop with the powers 0 to ``hops`` (2 unless given), side by side in hidden layers.
+    """MixHop with the powers 0 to ``hops`` (default 2), side by side in hidden layers.
 
-    A last layer, whose width is the classes', adds its powers up.
+    The last layer, which has the width of the classes, adds its powers up.
     """
 
     aggregations = (Aggregation.SYMMETRIC,)

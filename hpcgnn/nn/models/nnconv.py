@@ -1,4 +1,4 @@
-"""Convolutions whose matrices a network makes of edges (Gilmer et al., ICML 2017)."""
+"""NNConv: convolutions whose matrices are functions of edge features (Gilmer et al., ICML 2017)."""
 
 from types import MappingProxyType
 
@@ -30,7 +30,7 @@ class _Messages(EdgeModule):
 
 
 class NNConvLayer(nn.Module):
-    """``W x_i + b`` and the mean of messages ``W(e_ij) x_j``, whose network has `inner` units."""
+    """``W x_i + b`` plus the mean of ``x_j W(e_ij)``, whose network has `inner` units."""
 
     def __init__(self, in_width: int, out_width: int, inner: int, num_edge_features: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class NNConvLayer(nn.Module):
 
 
 class NNConv(EdgeLayeredModel):
-    """NNConv of any depth; ``options.inner`` are units of the networks on edges."""
+    """NNConv of any depth; ``options.inner`` is the number of units of the networks on edges."""
 
     aggregations = (Aggregation.ADDED_MESSAGES,)
 

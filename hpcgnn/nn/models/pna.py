@@ -1,4 +1,4 @@
-"""Principal neighbourhood aggregation (Corso et al., NeurIPS 2020)."""
+"""PNA: principal neighbourhood aggregation (Corso et al., NeurIPS 2020)."""
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ REDUCE = ("mean", "min", "max", "std")
 class PNALayer(nn.Module):
     """``U [x_i, m_i, s_i m_i, m_i / s_i] + c`` with the scale s_i = log(1 + d_i) over its mean.
 
-    m are the mean, the smallest, the largest and the deviation of messages
-    ``W [x_i, x_j, e_ij] + b``, d_i the in-degree.
+    m_i are the mean, minimum, maximum and standard deviation of messages
+    ``W [x_i, x_j, e_ij] + b``; d_i is the in-degree.
     """
 
     def __init__(self, in_width: int, out_width: int, num_edge_features: int) -> None:
@@ -36,18 +36,18 @@ class PNALayer(nn.Module):
         states = edges.stored if edges.stored.shape[1] else None
         reduced, _ = self.messages.reduced(edges, own, x, states, *REDUCE)
         degrees = edges.degrees.to(widened(x[:0]).dtype)[:, None]
-        # Equal bits wherever a number stands: torch's log1p has others at the end of an array.
+        # torch's log1p gives other bits at the end of an array; log does not.
         logs = torch.log(degrees + 1)
         mean, _, _ = moments(logs, view.sums)
-        # PyG's guard: a node without edges is attenuated as one of one edge. Without any edges
-        # there is nothing to scale.
+        # As in PyG, a node without edges is attenuated like one with one edge. If the graph has no
+        # edges, there is nothing to scale.
         scale = (logs / torch.where(mean == 0, 1, mean)).to(x.dtype)
         inverse = (mean / torch.log(degrees.clamp(min=1) + 1)).to(x.dtype)
         return self.out(torch.cat([own, reduced, scale * reduced, inverse * reduced], dim=1))
 
 
 class PNA(EdgeLayeredModel):
-    """PNA of any depth; the mean of the degrees' logarithms is that of the graph at hand."""
+    """PNA of any depth; the mean of log degrees is that of the current graph."""
 
     lacks = NOTHING
     takes_sparse = True

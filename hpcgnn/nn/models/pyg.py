@@ -1,4 +1,4 @@
-"""Models of a user's modules that are written for one process, such as those of torch_geometric."""
+"""Models from a user's modules written for one process, such as those of torch_geometric."""
 
 import inspect
 from collections.abc import Mapping
@@ -28,24 +28,24 @@ SIZES: Mapping[str, str] = {
     "heads": "heads",
     "edge_dim": "num_edge_features",
 }
-"""Arguments of constructors, as torch_geometric names them -> fields of `ModelShape`."""
+"""Arguments of torch_geometric's constructors -> fields of `ModelShape`."""
 
 _LACKS: Reasons = {
     **UNKNOWN,
-    Trait.CHOSEN_STATISTICS: "its module averages what rows it will",
+    Trait.CHOSEN_STATISTICS: "its module may average any rows",
     Trait.LAYER_VIEWS: "its module is called with all rows",
     Trait.REPLICAS: "its module runs once for each block row",
     Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
-    Trait.ROUNDED_ROWS: "its edges are named by rows that travel",
-    Trait.MOVING_EDGES: "its module is given those of the store",
+    Trait.ROUNDED_ROWS: "its edge ids travel as rows",
+    Trait.MOVING_EDGES: "its module reads the store's edge features",
 }
 
 
 class ModuleModel(Model):
-    """A module that is called with rows of nodes (N, F) and edges (2, E), and gives logits (N, C).
+    """A module that is called with rows of nodes (N, F) and edges (2, E) and returns logits (N, C).
 
-    Edges are `hpcgnn.pyg.Edges`. Where the store has features of edges, a module whose ``forward``
-    names ``edge_attr`` gets them (E, F); one that names ``edge_weight`` alone gets the only column.
+    Edges are `hpcgnn.pyg.Edges`. If the store has edge features, a module whose ``forward`` has the
+    argument ``edge_attr`` gets them (E, F), and one with ``edge_weight`` gets the only column.
     """
 
     aggregations = (Aggregation.MESSAGES,)
@@ -67,13 +67,13 @@ class ModuleModel(Model):
         self._shares: WeakKeyDictionary[Any, EdgeShare] = WeakKeyDictionary()
 
     def prepare(self) -> None:
-        """Let the module run over ranks."""
+        """Prepare the module to run over ranks."""
         prepare(self.module)
 
     @classmethod
     @override
     def aggregations_after_norms(cls, shape: ModelShape) -> int:
-        # What its layers read is not known.
+        # Its layers may read any rows.
         return 0
 
     @override
@@ -95,7 +95,7 @@ class ModuleModel(Model):
         return self.checked(out, len(x_NF))
 
     def checked(self, out: Tensor, num_rows: int) -> Tensor:
-        """Return what the module gave; raises `InputError` where it is not rows of logits."""
+        """Return the output of the module; raises `InputError` if it is not rows of logits."""
         if out.shape != (num_rows, self.shape.num_classes):
             raise InputError(
                 f"model.name: {self.made_of.__name__} gives {tuple(out.shape)}, not (nodes, "
@@ -107,8 +107,8 @@ class ModuleModel(Model):
     @override
     def embed(self, graph: GraphView, x: Any) -> Tensor:
         raise InputError(
-            f"{self.made_of.__name__} is a module of one's own, whose last layer is not known; "
-            "predict probabilities"
+            f"{self.made_of.__name__} is a user's module, whose last layer is not known; predict "
+            "probabilities"
         )
 
     def _share(self, graph: GraphView) -> EdgeShare:
@@ -127,16 +127,16 @@ class ModuleModel(Model):
         if "edge_weight" in self._reads and width == 1:
             return {"edge_weight": features[:, 0]}
         raise InputError(
-            f"model.name: {self.made_of.__name__} reads no edge_attr, and the store has {width} "
-            "features an edge; convert the graph without them"
+            f"model.name: {self.made_of.__name__} reads no edge_attr, but the store has {width} "
+            "features for each edge; convert the graph without them"
         )
 
 
 def _arguments(model: type[Model], shape: ModelShape) -> dict[str, Any]:
-    """Return what the constructor of a module is called with."""
+    """Return the arguments for the constructor of a module."""
     assert issubclass(model, ModuleModel)
     arguments = {name: shape.own[name] for name in model.own_options}
-    # An empty word stands for None.
+    # An empty string stands for None.
     arguments = {name: None if value == "" else value for name, value in arguments.items()}
     for name, size in model.sizes.items():
         if _takes(model.made_of, name):
@@ -164,12 +164,12 @@ _ModelT = TypeVar("_ModelT", bound=ModuleModel)
 
 
 def derived(module_type: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
-    """Return the model of a class of modules, derived of one for all of them.
+    """Return the model of a class of modules, derived from `base`.
 
-    Its options are the arguments of the constructor with defaults that are numbers, words or
-    booleans, or None in place of a word.
+    Its options are the arguments of the constructor whose defaults are numbers, strings or
+    booleans, or None for a string.
 
-    Raises `InputError` when the constructor wants something else.
+    Raises `InputError` if the constructor has other required arguments.
     """
     parameters = inspect.signature(module_type).parameters.values()
     own: dict[str, Any] = {}
@@ -182,7 +182,7 @@ def derived(module_type: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
             own[option.name] = ""
         elif option.default is option.empty:
             raise InputError(
-                f"model.name: {module_type.__name__} wants {option.name!r}, which no key gives; "
+                f"model.name: {module_type.__name__} needs {option.name!r}, which no key sets; "
                 f"write a class whose constructor takes {', '.join(base.sizes)}, and others with "
                 "defaults"
             )

@@ -1,4 +1,4 @@
-"""Models of modules of torch_geometric whose layers run on operators of this package."""
+"""Models from torch_geometric modules whose layers run on operators of this package."""
 
 from collections.abc import Hashable, Mapping
 from functools import cache
@@ -19,7 +19,7 @@ from hpcgnn.typing import Array, GlobalIndices
 
 _LACKS: Reasons = {
     **UNKNOWN,
-    Trait.LAYER_VIEWS: "which rows its module joins is not known",
+    Trait.LAYER_VIEWS: "its module may join any rows",
     Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
     Trait.GPU: "its module runs on CPUs only",
     Trait.EDGE_WEIGHTS: "its layers are called without weights",
@@ -27,7 +27,7 @@ _LACKS: Reasons = {
 
 
 class _Views(RowShare):
-    """The rows of a rank, and what the layers of a module multiply with, one after the other."""
+    """The rows of a rank, and the views for the layers of a module, in order."""
 
     kinds: tuple[Hashable, Hashable] = (None, None)
 
@@ -38,11 +38,11 @@ class _Views(RowShare):
 
     @property
     def types(self) -> Mapping[Hashable, GlobalIndices]:  # type: ignore[override]
-        """The ids of the rows that the last layer gave, at first those of the features."""
+        """The ids of the rows of the last layer's output, at first those of the features."""
         return {None: self._ids}
 
     def view(self, kind: Aggregation, call: Call) -> LayerView:
-        """Return what the next layer multiplies with."""
+        """Return the view for the next layer."""
         if self._graph.active and self._next >= len(self._graph.active):
             raise InputError("model.name: its module aggregates more often than it has layers")
         view = self._graph.layer(self._next)
@@ -73,10 +73,11 @@ class _Views(RowShare):
 
 
 class OperatorModel(ModuleModel):
-    """A module whose layers that pass messages all run on operators, see `own_layers`.
+    """A module whose message-passing layers all run on operators, see `own_layers`.
 
-    It is called with rows of nodes (N, F), what stands for edges and, where it names ``edge_type``,
-    for their types, and gives logits (N, C). Of directed graphs it reads edges that arrive.
+    It is called with rows of nodes (N, F), a placeholder for edges and, if it has the argument
+    ``edge_type``, one for their types, and returns logits (N, C). In directed graphs it reads
+    in-edges.
     """
 
     lacks = _LACKS
@@ -90,9 +91,8 @@ class OperatorModel(ModuleModel):
         super().__init__(shape, directed=directed)
         if directed and Aggregation.SYMMETRIC in self.aggregations:
             raise InputError(
-                "model.name: GCNConv scales both ends of a directed edge by the edges that "
-                "arrive, and symmetric aggregation does not; set graph.undirected=true, or use "
-                "'pyg:' in front"
+                "model.name: GCNConv scales both ends of a directed edge by in-degrees, and "
+                "symmetric aggregation does not; set graph.undirected=true, or use 'pyg:' in front"
             )
 
     @override
@@ -114,7 +114,7 @@ class OperatorModel(ModuleModel):
     def aggregations_after_norms(cls, shape: ModelShape) -> int:
         module = _module(cls, shape)
         norms = getattr(module, "norms", None)
-        # Of the models of torch_geometric that go from layer to layer the flow of rows is known.
+        # The flow of rows is known only for torch_geometric's layer-by-layer models.
         known = type(module).forward.__module__.startswith("torch_geometric.nn.models.basic_gnn")
         if not known or norms is None or getattr(module, "jk_mode", None) is not None:
             return 0
@@ -144,7 +144,7 @@ def _is_by_row(norm: nn.Module) -> bool:
 
 
 def _module(model: type[ModuleModel], shape: ModelShape) -> nn.Module:
-    """Return a module of a shape, to see what is in it."""
+    """Return a module of a shape, for inspection."""
     with drawn_from(0):
         return model(shape, directed=False).module
 
@@ -153,9 +153,9 @@ def _module(model: type[ModuleModel], shape: ModelShape) -> nn.Module:
 def operator_model_of(kind: type[nn.Module]) -> type[OperatorModel]:
     """Return the model of a class of modules; see `hpcgnn.nn.models.pyg.derived`.
 
-    What it aggregates by is what a small module with the default options does.
+    Its aggregations are those of a small module with the default options.
 
-    Raises `InputError` when a layer passes messages and has no equal, or none does.
+    Raises `InputError` if a message-passing layer has no equal, or if there is no such layer.
     """
     model = derived(kind, OperatorModel)
     own = dict(model.own_options)

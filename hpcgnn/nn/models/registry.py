@@ -1,4 +1,4 @@
-"""The models by the name that configurations use, and models of a user's own modules."""
+"""The models by their names in configurations, and models from a user's own modules."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -56,16 +56,16 @@ _OF_MODULES: Mapping[str, Callable[..., type[ModuleModel]]] = {
     "pyg:": model_of,
     "pyg-kernels:": operator_model_of,
 }
-"""What stands in front of the ``package.module:Class`` of modules that are written for one process
--> what makes models of them: as they are, or with layers on operators of this package."""
+"""Prefix of the ``package.module:Class`` of a module written for one process -> function that makes
+its model: with its own layers, or with layers on operators of this package."""
 
 
 def find_model(name: str) -> type[Model]:
     """Return the class of a model: of `MODELS`, or ``package.module:Class``, see `load_own`.
 
-    With a word of `_OF_MODULES` in front it is the model of a class of torch's modules.
+    With a prefix of `_OF_MODULES` it is the model of a class of torch modules.
 
-    Raises `InputError` when there is no such model, or its module does not load.
+    Raises `InputError` if there is no such model, or its module does not load.
     """
     if name in MODELS:
         return MODELS[name]
@@ -96,14 +96,14 @@ def _is_module(value: object) -> bool:
 def make_model(
     name: str, shape: ModelShape, *, directed: bool, seed: int, dtype: torch.dtype
 ) -> NodeModel:
-    """Return the model called `name`, see `find_model`, equal on all ranks for equal arguments.
+    """Return the model `name`, see `find_model`, equal on all ranks for equal arguments.
 
-    Where the shape has node types it is a `TypedModel`. `directed` says whether the graph has a
+    If the shape has node types, it is a `TypedModel`. `directed` tells whether the graph has a
     second direction to aggregate along. Weights are drawn in float64, so float32 and float64 start
-    from the same values; torch's global generator is left as it was.
+    from the same values; torch's global generator is not changed.
 
-    Raises `InputError` when there is no such model, the options of its shape do not fit each other,
-    or the constructor of a model of the user's own fails.
+    Raises `InputError` if there is no such model, if options of its shape are incompatible, or if
+    the constructor of a user's model fails.
     """
     kind = find_model(name)
     kind.check(shape)

@@ -1,4 +1,4 @@
-"""Attention by relation, as MLPerf's R-GAT has it: the layer of GAT for each relation, added up."""
+"""R-GAT as in MLPerf: the sum of a GAT layer for each relation."""
 
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,7 @@ from hpcgnn.support import Trait
 
 
 class RGATLayer(HeadsLayer):
-    """``Σ_r GAT_r(X) + b``, each with a map W_r and vectors a_r and t_r of its own; no own rows."""
+    """``Σ_r GAT_r(X) + b``, each with its own W_r, a_r and t_r; a node's own row is not read."""
 
     def __init__(self, in_width: int, out_width: int, num_relations: int, **how: Any) -> None:
         super().__init__(out_width, **how)
@@ -29,7 +29,7 @@ class RGATLayer(HeadsLayer):
         for weight in (self.maps, self.source, self.target):
             for part in weight.data.unbind(1):
                 part.copy_(nn.init.xavier_uniform_(part.flatten(0, -2).clone()).view_as(part))
-        # All relations together start as large as one: a node may have neighbours by each.
+        # Scale, so that the sum of all relations is initially as large as a single one.
         self.maps.data *= num_relations**-0.5
 
     @collective
@@ -51,8 +51,8 @@ class RGAT(HeadsModel):
     options = HeadsModel.options - {"edge_features"}
     lacks = MappingProxyType(
         {
-            Trait.GPU: "its maps of relations are made on CPUs only",
-            Trait.PUSHES: "only the owner of a row knows of which relation it is",
+            Trait.GPU: "its maps of relations run on CPUs only",
+            Trait.PUSHES: "only the owner of a row knows its relation",
         }
     )
     takes_sparse = True

@@ -1,8 +1,8 @@
 """GraphSAGE with mean aggregation (Hamilton, Ying and Leskovec, NeurIPS 2017).
 
-On a directed graph the nodes that point here and the nodes pointed to have different meanings, so
-each direction has its own mean and its own weights. The second uses the transpose of the first's
-matrix, and the same exchange plan.
+On a directed graph, in-neighbours and out-neighbours have different meanings, so each direction has
+its own mean and weights. The second uses the transpose of the first's matrix and the same exchange
+plan.
 """
 
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ _DIRECTIONS = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
 class SAGELayer(nn.Module):
     """One layer: ``X W_self + Σ_d M_d X W_d + b`` over the directions d of the graph.
 
-    With features of edges the messages of in-neighbours are ``W x_j + V e_ij``, whose mean is
-    ``W (mean of x_j) + V (mean of e_ij)``: the second mean is the same in every epoch.
+    With edge features the messages of in-neighbours are ``W x_j + V e_ij``, whose mean is
+    ``W (mean of x_j) + V (mean of e_ij)``; the second mean is the same in every epoch.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Scalable inception graph networks (Frasca et al., 2020): products of the features, then maps.
+"""SIGN: scalable inception graph networks (Frasca et al., 2020), products of features, then maps.
 
-``[X W_0 | M X W_1 | M² X W_2 ...]``, with the powers of the mean over neighbours for each direction
-of the graph, goes through a perceptron. No product depends on a weight: where products of features
-are kept, no epoch exchanges any rows.
+``[X W_0 | M X W_1 | M² X W_2 ...]``, with powers of the mean over neighbours for each direction of
+the graph, is the input of a perceptron. No product depends on weights, so if the products of
+features are kept, epochs exchange no rows.
 """
 
 from itertools import pairwise
@@ -24,9 +24,9 @@ from hpcgnn.support import NOTHING
 
 
 class SIGN(HiddenModel):
-    """SIGN with the powers 0 to ``hops`` (3 unless given) of every direction.
+    """SIGN with the powers 0 to ``hops`` (default 3) of every direction.
 
-    The first of ``num_layers`` maps is one of width ``hidden`` for each power, side by side.
+    The first of ``num_layers`` maps consists of one map of width ``hidden`` for each power.
     """
 
     aggregations = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
@@ -56,7 +56,7 @@ class SIGN(HiddenModel):
     @classmethod
     @override
     def num_feature_products(cls, shape: ModelShape) -> int:
-        # The same: nothing but features is aggregated.
+        # Only unchanged features are aggregated.
         return cls.num_aggregations(shape)
 
     @classmethod
@@ -86,8 +86,8 @@ class SIGN(HiddenModel):
         x_NF = dropout(x_NF, view.node_ids, draw, self.shape.input_dropout)
         first, *others = self.branches
         mapped = [first(view.own(x_NF))]
-        for place, kind in enumerate(self.kinds):
-            start = place * len(view.steps)
+        for number, kind in enumerate(self.kinds):
+            start = number * len(view.steps)
             mapped += powers_of(view, kind, x_NF, others[start : start + len(view.steps)])
         h_NH = torch.cat(mapped, dim=1)
         for index in range(len(self.layers)):

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class TransformerLayer(HeadsLayer):
     """Heads of ``softmax_j(<q_i, k_j + W_e e_ij> / sqrt D) (v_j + W_e e_ij)``, plus a map of x_i.
 
-    Queries q, keys k and values v are maps of the rows. With a gate the result is
-    ``b r + (1 - b) m`` of the attention's m and the mapped own row r, where
-    ``b = sigmoid(w [m, r, m - r])``; without, their sum. See `HeadsLayer`.
+    Queries q, keys k and values v are maps of the rows. Let m be the output of attention and r the
+    mapped own row. The result is their sum, or ``b r + (1 - b) m`` if gated, with
+    ``b = sigmoid(w [m, r, m - r])``. See `HeadsLayer`.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class TransformerLayer(HeadsLayer):
     ) -> None:
         super().__init__(out_width, heads=heads, **how)
         self.queries = Linear(in_width, heads * self.width)
-        # A head after the other, of each first the key and then the value.
+        # For each head the key, then the value.
         self.pairs = Linear(in_width, heads * 2 * self.width)
         self.own = Linear(in_width, out_width)
         self.gate = Linear(3 * out_width, 1, bias=False) if gated else None
@@ -61,7 +61,7 @@ class TransformerLayer(HeadsLayer):
 
 
 class Transformer(HeadsModel):
-    """Transformer of any depth; sizes as of `HeadsModel`."""
+    """Transformer of any depth, with sizes as in `HeadsModel`."""
 
     aggregations = (Aggregation.ATTENTION_IN,)
     lacks = MappingProxyType(
@@ -75,7 +75,7 @@ class Transformer(HeadsModel):
 
     @override
     def shift_of(self, layer: nn.Module) -> nn.Parameter | None:
-        # The bias of the own row, unless a gate reads it.
+        # The bias of the own row is added to every output row, unless a gate reads it.
         return None if layer.gate is not None else super().shift_of(layer)
 
     @override

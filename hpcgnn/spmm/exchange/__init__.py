@@ -1,1 +1,1 @@
-"""The ghost exchanges: how rows and sums travel between the ranks of a product."""
+"""Ghost exchanges, which move rows and sums between the ranks of a product."""

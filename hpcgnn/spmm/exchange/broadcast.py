@@ -1,10 +1,10 @@
 """The sparsity-oblivious ghost exchange: every block row is broadcast whole.
 
-The baseline of CAGNET and of "Sparsity-Aware Communication ..." (its section 4): a stage for each
-block column; bytes do not depend on the graph. A resident schedule starts all broadcasts at once; a
-sequential one holds ``1 + prefetch`` block rows, and with a prefetch of 1 the next broadcast is
-under way while a block is multiplied. Its push is a reduction for each block column, in the dtype
-of the arrays: MPI does not add 16-bit floats, nor rows of few bits.
+This is the baseline of CAGNET and of "Sparsity-Aware Communication ..." (its section 4), with a
+stage for each block column; its traffic does not depend on the graph. A resident schedule starts
+all broadcasts at once. A sequential one holds ``1 + prefetch`` block rows; with a prefetch of 1 the
+next broadcast is under way while a block is multiplied. The push is a reduction for each block
+column in the dtype of the arrays, since MPI adds neither 16-bit floats nor packed rows.
 """
 
 from collections.abc import Sequence
@@ -30,23 +30,23 @@ from hpcgnn.typing import Array
 
 
 class BroadcastExchange:
-    """Broadcast the block rows that this layer of the grid handles."""
+    """Broadcasts the block rows that this layer of the grid handles."""
 
     @collective
     def __init__(self, channel: Channel, ghosts: Ghosts) -> None:
         grid, self.carrier, self.trace = channel.grid, channel.carrier, channel.trace
-        # Integers travel as they are, too.
+        # Sums of integers are not shortened either, as reductions are in the arrays' dtype.
         self.wire, self.push_wire, self.plan = replace(channel.wire, integers=False), Wire(), None
         self.rank, self.ranks = grid.block, world_ranks(grid)
         self.roots = [block for block in range(grid.num_blocks) if grid.handles(block)]
         self.sizes, self.moment = channel.peers.sizes(ghosts), grid.moment
-        # The names of the rows of each rank, where they are drawn by them.
+        # The ids of the rows of each rank, from which the draws of their rounding are derived.
         self.ids = channel.peers.all_ids(ghosts) if self.wire.quantises else []
         peers = self.volume().sent.nonzero()[0].tolist()
         self.sent = tuple((int(self.ranks[i]), ghosts.num_rows) for i in peers)
         all_rows = np.arange(ghosts.num_rows, dtype=np.int32)
         self.own_rows = self.carrier.memory.put(all_rows)
-        # The own block row is there without a copy.
+        # The own block row is used without a copy.
         self.num_ghosts = [int(self.sizes[r]) if r != self.rank else 0 for r in self.roots]
         self.sequential = channel.schedule.sequential
         self.window = channel.schedule.window(len(self.roots))
@@ -60,7 +60,7 @@ class BroadcastExchange:
     def start_fetch(
         self, x: Array, *, keep: bool = False, columns: Packing | None = None
     ) -> "_BroadcastFetch":
-        """Start the first broadcasts; resident rows are valid while anyone has them."""
+        """Start the first broadcasts; resident rows are valid as long as they are referenced."""
         refuse_to_keep(keep and self.sequential)
         return _BroadcastFetch(self, x, columns)
 
@@ -71,11 +71,11 @@ class BroadcastExchange:
         """Prepare the reductions; each starts with `send`."""
         del columns
         if not combine.adds:
-            raise ValueError("the oblivious exchange pushes sums only")
+            raise ValueError("the oblivious exchange can only push sums")
         return _BroadcastPush(self, like, combine)
 
     def volume(self) -> Volume:
-        """Return the rows of one fetch, however the MPI library forwards them."""
+        """Return the rows of one fetch, as if roots sent them directly to every rank."""
         received = np.zeros(len(self.sizes), np.int64)
         received[self.roots] = self.sizes[self.roots]
         sent = np.full(
@@ -94,14 +94,14 @@ class _BroadcastFetch:
         self._exchange, wire, moment = exchange, exchange.wire, exchange.moment
         dtype = wire.dtype(x)
         self._transfers: dict[int, Transfer] = {}
-        # Its own block row is sent from where it stands; only a narrower wire needs a copy.
+        # The own block row is sent without a copy unless the wire is narrower.
         self._own = x
         if dtype != x.dtype:
             carrier = exchange.carrier
             self._own = carrier.take(x.shape, dtype)
             carrier.memory.kernels.gather_rows(x, None, self._own, half=wire.half)
         self._blocks = exchange.slots(exchange.num_ghosts, x.shape[1], dtype)
-        # What travels in place of rows, where they are packed; the own ones stay as they are.
+        # If rows are packed, these buffers are broadcast instead; own rows are used unpacked.
         self._parts = wire.packing(x, moment.now, columns)
         self._packed: Slots | None = None
         if any(bits is not None for *_, bits in self._parts):
@@ -121,7 +121,7 @@ class _BroadcastFetch:
 
     def stage(self, index: int) -> Array:
         if index > 0:
-            # The caller is done with the stage before, and its buffer is free.
+            # The caller is done with the previous stage, so its buffer is free.
             self._start(index - 1 + self._exchange.window)
         exchange = self._exchange
         self._transfers.pop(index).wait(exchange.trace)
@@ -153,17 +153,17 @@ class _BroadcastPush:
     def buffer(self, index: int) -> Array:
         exchange, like = self._exchange, self._like
         if self._blocks is None:
-            # Not before: until now the ghosts of a fetch may be in memory.
+            # Allocate late: until now the ghosts of a fetch may be in memory.
             self._blocks = exchange.slots(exchange.columns.widths, like.shape[1], like.dtype)
             shape = (int(exchange.sizes[exchange.rank]), like.shape[1])
             self._arrived = exchange.carrier.take(shape, like.dtype)
-        # A reduction reads its buffer until it ends, on the root as elsewhere.
+        # A reduction reads its buffer until it has completed, on the root too.
         self._transfers.pop(index - exchange.window, Transfer()).wait()
         return self._blocks.rows(index)
 
     def send(self, index: int) -> None:
         exchange = self._exchange
-        assert self._blocks is not None, "a stage is filled before it is sent"
+        assert self._blocks is not None, "a stage must be filled before it is sent"
         root, partial = exchange.roots[index], self._blocks.rows(index)
         sent = () if root == exchange.rank else ((int(exchange.ranks[root]), len(partial)),)
         row_bytes = exchange.push_wire.row_bytes(partial)
@@ -175,7 +175,7 @@ class _BroadcastPush:
         with exchange.trace.span("wait.reverse"):
             for transfer in self._transfers.values():
                 transfer.wait()
-        # A rank alone reduces nothing, and no GPU adds to its result of 16 bits.
+        # A single rank has nothing to reduce, and a GPU could not add to its 16-bit result.
         if exchange.rank in exchange.roots and len(exchange.sizes) > 1:
             with exchange.trace.span("boundary.add"):
                 self._combine(exchange.own_rows, self._arrived)

@@ -1,12 +1,12 @@
-"""The direct ghost exchange: exactly the rows that are needed, from their owner to their reader.
+"""The direct ghost exchange: owners send readers exactly the rows that they need.
 
-A resident schedule is one stage, one neighbourhood all-to-all: Algorithm 1 of "Sparsity-Aware
+A resident schedule is one stage, a neighbourhood all-to-all: Algorithm 1 of "Sparsity-Aware
 Communication for Distributed Graph Neural Network Training". A sequential one is Algorithm 1 of
-"Sequential Aggregation and Rematerialization": at the stage of shift s a rank reads from rank r + s
-and serves rank r - s, so that each is the sender and the receiver of one block. At most ``1 +
-prefetch`` blocks are in memory on the side of the ghosts, and as many on the side of the owner. The
-push is the same walk the other way: sums for one peer are computed, sent and freed, and what
-arrives is combined stage by stage.
+"Sequential Aggregation and Rematerialization": in the stage of shift s, rank r reads from rank
+r + s and serves rank r - s, so each rank sends and receives one block. At most ``1 + prefetch``
+blocks are in memory on the ghosts' side, and as many on the owners' side. The push goes through the
+same stages in the other direction: sums for one peer are computed, sent and freed, and arriving
+sums are combined stage by stage.
 """
 
 from collections import deque
@@ -31,13 +31,13 @@ from hpcgnn.typing import Array
 
 
 def received_directly(layer: LayerGhosts) -> Sequence[Request]:
-    """Return what each rank receives: its own ghosts."""
+    """Return the rows that each rank receives, which are its own ghosts."""
     row_map = RowMap(layer.starts, 0)
     return [Request.of_owners(row_map, nodes) for nodes in layer.nodes]
 
 
 class DirectExchange:
-    """Fetch every ghost once from its owner; push one partial sum for every ghost."""
+    """Fetches every ghost once from its owner; pushes one partial sum for every ghost."""
 
     @collective
     def __init__(self, channel: Channel, ghosts: Ghosts) -> None:
@@ -49,7 +49,7 @@ class DirectExchange:
         self.stages: tuple[Stage, ...] = (plan.everything,)
         self.columns = StageColumns((plan.num_ghosts,))
         if schedule.sequential:
-            # Messages that match by their order alone need the same stages on all ranks.
+            # Messages that are matched by order alone need the same stages on all ranks.
             times = range(1, grid.num_blocks) if self.carrier.in_step else None
             shifts = shift_times(plan.peers, grid.block, grid.num_blocks)
             self.stages = plan.stages(*shifts, times)
@@ -57,8 +57,7 @@ class DirectExchange:
         self.push_columns = self.columns
         self.window = schedule.window(len(self.stages))
         self.send_rows = put(plan.send_rows)
-        # Rows to pack are listed stage by stage once: a list cut up in every product would be made
-        # as often as rows are sent.
+        # List the rows of each stage once, not in every product.
         self.rows = [put(plan.rows_of(stage)) for stage in self.stages]
         self.num_owned = [stage.num_owned for stage in self.stages]
         self.route = Route(channel, plan, self.stages, ghosts.ids_of(plan.send_rows))
@@ -67,7 +66,7 @@ class DirectExchange:
     def start_fetch(
         self, x: Array, *, keep: bool = False, columns: Packing | None = None
     ) -> "_DirectFetch":
-        """Start the first stages; resident rows are valid while anyone has them."""
+        """Start the first stages; resident rows are valid as long as they are referenced."""
         refuse_to_keep(keep and self.sequential)
         return _DirectFetch(self, x, columns)
 
@@ -75,7 +74,7 @@ class DirectExchange:
     def start_push(
         self, like: Array, combine: Combine, columns: Packing | None = None
     ) -> "_DirectPush":
-        """Prepare the return of partial sums; each stage starts with `send`."""
+        """Prepare the return of partial sums; `send` starts each stage."""
         return _DirectPush(self, like, combine, columns)
 
     def volume(self) -> Volume:
@@ -83,7 +82,7 @@ class DirectExchange:
         return self.plan.volume()
 
     def slots(self, width: int, dtype: DTypeLike) -> tuple[Slots, Slots]:
-        """Return the buffers of the ghosts and of the owner's side, stage by stage."""
+        """Return the stages' buffers on the ghosts' side and on the owners' side."""
         sizes, owned = self.columns.widths, self.num_owned
         ghosts = Slots(self.carrier, sizes, self.window, width, dtype, ghosts=True)
         return ghosts, Slots(self.carrier, owned, self.window, width, dtype)
@@ -101,7 +100,7 @@ class _DirectFetch:
 
     def stage(self, index: int) -> Array:
         if index > 0:
-            # The caller is done with the stage before.
+            # The caller is done with the previous stage.
             self._sent.popleft().wait()
             self._start(index - 1 + self._exchange.window)
         self._received.popleft().wait(self._exchange.trace)
@@ -114,8 +113,8 @@ class _DirectFetch:
         exchange, kernels = self._exchange, self._exchange.carrier.memory.kernels
         if index >= len(exchange.stages):
             return
-        # The slots are free: the stage that had them is one window back, its rows are multiplied
-        # and its messages have left.
+        # The slots are free: the stage that used them, one window back, has been multiplied and its
+        # messages have been sent.
         packed, ghosts = self._packed.rows(index), self._ghosts.rows(index)
         columns = self._columns
         with exchange.route.span(index, packed, columns, forward=True):
@@ -124,7 +123,7 @@ class _DirectFetch:
         self._sent.append(sent)
         self._received.append(received)
         if index == len(exchange.stages) - 1:
-            # All of it is packed: rows that were made to be fetched may go.
+            # All rows are packed, so the input may be freed.
             self._x = None
 
 
@@ -140,10 +139,10 @@ class _DirectPush:
     def buffer(self, index: int) -> Array:
         exchange = self._exchange
         if self._partial is None:
-            # Not before: until now the ghosts of a fetch may be in memory.
+            # Allocate late: until now the ghosts of a fetch may be in memory.
             self._partial, self._arrived = exchange.slots(self._width, self._dtype)
-        # The buffer of the stage one window back is written again, so its message must have left;
-        # what that stage receives may still be on its way.
+        # This overwrites the buffer of the stage one window back, whose message must have been
+        # sent; what that stage receives may still be under way.
         if index >= exchange.window:
             _, sent, _ = self._under_way[0]
             with exchange.trace.span("wait.reverse"):
@@ -152,9 +151,9 @@ class _DirectPush:
 
     def send(self, index: int) -> None:
         exchange = self._exchange
-        assert self._partial is not None, "a stage is filled before it is sent"
-        # Arrivals share slots too, and are taken in by the order of stages and not of arrival:
-        # equal runs give equal bits.
+        assert self._partial is not None, "a stage must be filled before it is sent"
+        # Arrivals share slots too. They are combined in stage order, whatever order they arrive in,
+        # so that equal runs give equal bits.
         if index >= exchange.window:
             self._combine_next()
         partial, arrived = self._partial.rows(index), self._arrived.rows(index)
@@ -171,7 +170,7 @@ class _DirectPush:
         exchange = self._exchange
         index, sent, received = self._under_way.popleft()
         with exchange.trace.span("wait.reverse"):
-            # What is sent may have to wait for its reader: it must not hide what had arrived.
+            # Sending may have to wait for the reader; do not count that as waiting for arrivals.
             received.wait(exchange.trace)
             sent.wait()
         with exchange.trace.span("boundary.add"):

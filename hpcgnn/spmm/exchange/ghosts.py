@@ -1,14 +1,14 @@
-"""Moving the rows of a list of ghosts: the part of a product that communicates.
+"""The interface of ghost exchanges, which do the communication of a product.
 
-A ghost exchange knows which global nodes this rank needs (its *ghosts*) and who owns them. A fetch
-delivers their rows; a push, its adjoint, takes one row for each ghost back to the owner, who
-combines what arrives, by addition in a linear product. Both go by *stages*, each a subset of the
-ghosts with its own numbering, so that an exchange may keep less than everything in memory.
+A ghost exchange knows which global nodes this rank needs (its *ghosts*) and their owners. A fetch
+delivers their rows; a push, its adjoint, returns one row for each ghost to the owner, which
+combines what arrives, by addition in a linear product. Both go through *stages*, each a subset of
+the ghosts with its own numbering, so that an exchange need not hold everything in memory.
 
-At most one fetch and one push of a grid are under way at a time. Where an exchange is sequential
-both have the same stages. A product frees its fetch before the first stage of its push, so
-that only one of them holds ghosts; a gradient that needs a stage's rows to fill its sums takes both
-stage by stage.
+At most one fetch and one push of a grid are under way at a time; in a sequential exchange both have
+the same stages. A product frees its fetch before the first stage of its push, so that only one of
+them holds ghosts. A gradient that needs a stage's rows to compute its sums goes through both stage
+by stage.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,10 @@ from hpcgnn.typing import Array, GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class Channel:
-    """How rows travel between the ranks of a grid; what all exchanges of a run share.
+    """What all exchanges of a run share: the grid, the wire format, the schedule and the carrier.
 
-    A replica moves only what its block columns need. `node_ids` (num_local,) int64 are original
-    ids, which rows that are rounded at random are named by; None: numbers of nodes in the whole
-    matrix.
+    `node_ids` (num_local,) int64 are the nodes' original ids, which determine the draws of
+    stochastic rounding; None: global row numbers do.
     """
 
     grid: ProcessGrid
@@ -45,23 +44,23 @@ class Channel:
 
 
 class Fetch(Protocol):
-    """A fetch under way; stages are taken in order."""
+    """A fetch under way; its stages must be taken in order."""
 
     @neighborwise_collective
     def stage(self, index: int) -> Array:
         """Return the ghost rows (columns of the stage, width).
 
         Rows of a sequential exchange are valid until the next stage. Others are valid until the
-        next fetch, and for as long as the caller keeps them if the fetch was started with `keep`.
+        next fetch or, if the fetch was started with `keep`, as long as they are referenced.
         """
 
 
 class Push(Protocol):
-    """A push under way; stages are filled and sent in order."""
+    """A push under way; its stages must be filled and sent in order."""
 
     @neighborwise_collective
     def buffer(self, index: int) -> Array:
-        """Return the array (ghosts of the stage, width) that takes the partial sums."""
+        """Return the array (ghosts of the stage, width) to fill with partial sums."""
 
     @neighborwise_collective
     def send(self, index: int) -> None:
@@ -69,42 +68,42 @@ class Push(Protocol):
 
     @collective
     def finish(self) -> None:
-        """Combine what is still to arrive."""
+        """Wait for everything that has not arrived yet and combine it."""
 
 
 class GhostExchange(Protocol):
-    """A way to move rows of ghosts; the arrays are where its carrier says."""
+    """A way to move rows of ghosts; arrays are in the memory of its carrier."""
 
     carrier: Carrier
     wire: Wire
     push_wire: Wire
-    """How partial sums travel."""
+    """The wire format of partial sums."""
     sequential: bool
-    """Whether stages are few ghosts at a time, and a push combines before it is finished."""
+    """Whether stages come one by one, and a push combines arrivals before `finish`."""
     columns: StageColumns
-    """The columns of a fetch: where the row of each ghost stands."""
+    """The stage and the column of each ghost in a fetch."""
     push_columns: StageColumns
-    """The columns of a push; the same object where it has the stages of a fetch."""
+    """The same in a push; the same object if it has the stages of a fetch."""
 
     @property
     def plan(self) -> CommPlan | None:
-        """Who sends which rows to whom in messages; None: they travel otherwise."""
+        """The plan of its messages; None if rows travel in another way."""
 
     @collective
     def start_fetch(self, x: Array, *, keep: bool = False, columns: Packing | None = None) -> Fetch:
         """Start to deliver ghost rows of `x` (num_rows, width).
 
-        `columns` are packed as they say, where the wire packs rows; None: all alike, drawn now.
-        Raises ValueError when a sequential exchange should `keep` them.
+        If the wire packs rows, `columns` tells how; None: all columns alike, drawn for the current
+        product. Raises ValueError for `keep` with a sequential exchange.
         """
 
     @collective
     def start_push(self, like: Array, combine: Combine, columns: Packing | None = None) -> Push:
-        """Start the adjoint for rows of the width and dtype of `like`; `columns` as of a fetch.
+        """Start the adjoint for rows of the width and dtype of `like`; `columns` as in a fetch.
 
-        `combine` takes in what arrives here. It is called inside `Push.finish`, and with a
-        sequential exchange inside `Push.buffer` and `Push.send` too. Raises ValueError when the
-        exchange can only push sums, and it does something else.
+        `combine` is called with what arrives here, inside `Push.finish` and, in a sequential
+        exchange, inside `Push.buffer` and `Push.send` too. Raises ValueError if it does not add and
+        the exchange can only push sums.
         """
 
     def volume(self) -> Volume:
@@ -112,4 +111,4 @@ class GhostExchange(Protocol):
 
 
 GhostFactory: TypeAlias = Callable[[Channel, Ghosts], GhostExchange]
-"""Makes a ghost exchange; collective."""
+"""Makes a ghost exchange. Collective."""

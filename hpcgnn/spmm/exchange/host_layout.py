@@ -1,21 +1,21 @@
-"""Where the rows stand that the ranks of a host share, and which of them a rank visits when.
+"""The layout of the rows that the ranks of a host share, and the order in which ranks visit them.
 
-The ranks of a host are *mates*. The rows that any of them needs stand in one array by *reader*, the
-mate that brings them: first those that it owns and other mates need, then those that it fetches
-from other hosts on behalf of all, by owner::
+The ranks of a host are *mates*. The rows that any of them needs are in one array, grouped by
+*reader*, the mate that brings them: first those that it owns and other mates need, then those that
+it fetches from other hosts on behalf of all, by owner::
 
     | rank 0: own rows | rank 0: fetched | rank 1: own rows | rank 1: fetched | ...
 
-All rows of one owner have one reader. A resident schedule shares one such array, and all rows of
-one host have one reader: the ranks of that host lay them in memory that *they* share, from where
-one of them sends them (`Outbox`), so that a pair of hosts exchanges one message. Which rank sends
-and which reads goes by the numbers of the hosts, so that all ranks of a host have such work.
+All rows of one owner have one reader. A resident schedule has one such array, and all rows of one
+host have one reader: the ranks of that host put them into memory that *they* share, from which one
+of them sends them (`Outbox`), so that a pair of hosts exchanges one message. Host numbers determine
+the sender and the reader, so that this work is divided among the ranks of a host.
 
-A sequential one sends from each owner: a pair of an owner and a host exchanges one message. It
-walks over the hosts, in the part that ranks have in the direct exchange: at the stage of shift s
-the mates of host h share the rows of the owners on host h + s. They then visit the owners of a
-stage one after another, each mate another one at a time, so that a push adds to the sums of a host
-one mate to one owner at a time, and in a fixed order::
+In a sequential schedule each owner sends its rows, one message to each host. It goes through the
+hosts as the direct exchange goes through ranks: in the stage of shift s the mates of host h share
+the rows of the owners on host h + s. The mates visit the owners of a stage one after another, each
+mate a different one at a time, so that in a push only one mate adds to the sums of an owner at a
+time, and in a fixed order::
 
     stage of 3 owners      mate 0   mate 1   mate 2
       visit 0                u0       u1       u2
@@ -40,10 +40,9 @@ _NO_NODES: GlobalIndices = np.empty(0, np.int64)
 class SharedRows:
     """The rows of some owners that the ranks of a host share at one time.
 
-    `owners` are increasing ranks of the layer. For each, `nodes` are the increasing global nodes
-    that any mate needs (forgotten by `HostLayout` when everything is laid out), `sizes` how many,
-    `readers` the number of the mate that brings its rows, and `starts` the place of the first of
-    them in the array.
+    `owners` are ascending ranks of the layer. For each owner, `nodes` are the ascending global
+    nodes that any mate needs (dropped by `HostLayout.without_nodes`), `sizes` is their number,
+    `readers` the mate that brings its rows, and `starts` the position of the first in the array.
     """
 
     owners: tuple[int, ...]
@@ -61,10 +60,9 @@ class SharedRows:
         mates: LocalIndices,
         senders: LocalIndices,
     ) -> "SharedRows":
-        """Return the rows in one array; `senders` (layer ranks,) send each owner's rows here."""
-        # By readers first: what a mate brings is one range, which it receives, clears and sends
-        # whole. Its own rows stand before those, so that what it fetches is one range as well, in
-        # the order of messages.
+        """Lay the rows out in one array; `senders` (layer ranks,) send each owner's rows here."""
+        # Sort by reader, so that a mate receives, clears and sends one range. Its own rows come
+        # first, so that the rows it fetches are one range too, in the order of messages.
         starts, first = [0] * len(owners), 0
         for number in sorted(
             range(len(owners)),
@@ -77,28 +75,28 @@ class SharedRows:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all owners."""
+        """Number of rows of all owners."""
         return sum(self.sizes)
 
     def part(self, number: int) -> slice:
-        """Return where the rows of owner `number` are; nowhere if there are fewer owners."""
+        """Return the range of the rows of owner `number`; empty if there are fewer owners."""
         if number >= len(self.owners):
             return slice(0, 0)
         return slice(self.starts[number], self.starts[number] + self.sizes[number])
 
     def own(self, rank: int) -> slice:
-        """Return where the rows are that `rank` owns."""
+        """Return the range of the rows that `rank` owns."""
         return self.part(self.owners.index(rank) if rank in self.owners else len(self.owners))
 
     def share(self, reader: int) -> slice:
-        """Return where the rows are that a mate brings."""
+        """Return the range of the rows that mate `reader` brings."""
         parts = [self.part(u) for u, mate in enumerate(self.readers) if mate == reader]
         if not parts:
             return slice(0, 0)
         return slice(min(part.start for part in parts), max(part.stop for part in parts))
 
     def fetched(self, reader: int, rank: int) -> list[tuple[int, GlobalIndices]]:
-        """Return the owners, and their nodes, that a mate, which is `rank`, fetches."""
+        """Return the owners and nodes that mate `reader`, with rank `rank`, fetches."""
         fetches = zip(self.owners, self.nodes, self.readers, strict=True)
         return [
             (owner, fetched) for owner, fetched, mate in fetches if mate == reader and owner != rank
@@ -107,11 +105,10 @@ class SharedRows:
 
 @dataclass(frozen=True, eq=False)
 class Outbox:
-    """The rows that one rank of a host sends for all of them, in memory that they share.
+    """The rows that the ranks of a host send to other hosts, in memory that they share.
 
-    Of the `num_rows` that the host's ranks send, `sent` says where those are that this rank sends,
-    and `own` where rows are that it owns, and which rows of its arrays they are: no row twice in
-    one pair.
+    There are `num_rows`; this rank sends the range `sent`. `own` are pairs of a range of rows that
+    this rank owns and their rows in its arrays, without repeats in a pair.
     """
 
     num_rows: int
@@ -120,25 +117,25 @@ class Outbox:
 
     @classmethod
     def of(cls, ghosts: Ghosts, sent: Sequence[GlobalIndices], mate: int) -> "Outbox":
-        """Return what rank number `mate` of a host, whose ranks send these nodes, has to do."""
+        """Return the outbox of a mate; `sent` are the nodes that each rank of the host sends."""
         nodes = np.concatenate([_NO_NODES, *sent])
         ends = np.cumsum([0, *map(len, sent)]).tolist()
         positions = np.flatnonzero(ghosts.row_map.is_local(nodes))
         rows = ghosts.rows_of(nodes[positions])
-        # Messages name the rows of one owner side by side, and each of them once.
+        # In a message, the rows of an owner are consecutive and do not repeat.
         cuts = np.flatnonzero((np.diff(positions) != 1) | (np.diff(rows) <= 0)) + 1
         parts = zip(np.split(positions, cuts), np.split(rows, cuts), strict=True)
-        own = [(slice(int(at[0]), int(at[-1]) + 1), some) for at, some in parts if len(at) > 0]
+        own = [(slice(int(at[0]), int(at[-1]) + 1), of_at) for at, of_at in parts if len(at) > 0]
         return cls(len(nodes), slice(ends[mate], ends[mate + 1]), tuple(own))
 
 
 @dataclass(frozen=True, eq=False)
 class HostLayout:
-    """What one rank shares and visits.
+    """The rows that a rank shares, and the order in which it visits them.
 
-    Of `stages`, each what is shared at one time, the first has the rows that the rank owns.
-    `senders` (layer ranks,) int32 send each owner's rows to this host; `mate` is the number of
-    `rank` on its host. `num_visits` are those of each stage; 0: a stage is taken whole.
+    `stages` are the rows shared at one time; the first includes the rows that the rank owns.
+    `senders` (layer ranks,) int32 send each owner's rows to this host. `mate` is the number of
+    `rank` on its host. A stage has `num_visits`; 0: it is used whole.
     """
 
     stages: tuple[SharedRows, ...]
@@ -159,16 +156,15 @@ class HostLayout:
     ) -> "HostLayout":
         """Return the layout of a `rank` of the layer.
 
-        `everything` are the increasing nodes that any mate needs, `hosts` (layer ranks,) int32 the
-        host of each; where `sequential`, the mates walk over the hosts.
+        `everything` are the ascending nodes that any mate needs, `hosts` (layer ranks,) int32 the
+        hosts of the ranks.
         """
         host_of_rank, mates = (
             int(hosts[rank]),
             np.flatnonzero(hosts == hosts[rank]).astype(np.int32),
         )
-        # A row is once in memory of the host however many mates read it; the columns of each mate's
-        # block point into this one list.
-        # Increasing nodes of owners that own ranges: each owner's part is a range.
+        # A row is in the host's memory once, however many mates read it: the columns of their
+        # blocks point into this list. Owners own ranges, so each owner's nodes are a range too.
         bounds = np.searchsorted(everything, row_map.starts)
 
         def shared(owners: Sequence[int], readers: Sequence[int]) -> SharedRows:
@@ -177,8 +173,7 @@ class HostLayout:
 
         number, senders = int(np.searchsorted(mates, rank)), np.arange(len(hosts), dtype=np.int32)
         if not sequential:
-            # Hosts are dealt out to the mates in turn, so that all of them receive alike, whoever
-            # needs the rows; and so they send.
+            # Deal hosts out to mates cyclically, so that all receive about equally, and send so.
             readers = hosts % len(mates)
             readers[mates] = np.arange(len(mates))
             for host in range(int(hosts.max()) + 1):
@@ -189,19 +184,19 @@ class HostLayout:
         num_hosts, stages = int(hosts.max()) + 1, []
         for shift in range(num_hosts):
             owners = np.flatnonzero(hosts == (host_of_rank + shift) % num_hosts).tolist()
-            # On the own host every rank reads itself.
+            # On the own host every rank is the reader of its own rows.
             stages.append(shared(owners, [u % len(mates) for u in range(len(owners))]))
         return cls(tuple(stages), senders, rank, number, int(np.bincount(hosts).max()))
 
     def without_nodes(self) -> "HostLayout":
-        """Return the layout for products: nodes are as many as the ghosts of the host, and done."""
+        """Return the layout for products, without the host's nodes, which take much memory."""
         return replace(self, stages=tuple(replace(stage, nodes=()) for stage in self.stages))
 
     @property
     def request(self) -> Request:
-        """What the rank fetches from other hosts."""
+        """The rows that the rank fetches from other hosts."""
         fetched = [pair for stage in self.stages for pair in stage.fetched(self.mate, self.rank)]
-        # The order of messages; owners on one host stand in the order of their nodes.
+        # Sort into the order of messages; within a message, owners are in rank order.
         fetched.sort(key=lambda item: (self.senders[item[0]], item[0]))
         counts = np.zeros(len(self.senders), np.int32)
         for owner, nodes in fetched:
@@ -209,7 +204,7 @@ class HostLayout:
         return Request(np.concatenate([_NO_NODES, *(nodes for _, nodes in fetched)]), counts)
 
     def visit(self, index: int) -> tuple[int, slice]:
-        """Return the place of the stage, and the rows in it, of stage `index` of a product."""
+        """Return the stage of this layout, and the rows in it, for stage `index` of a product."""
         if self.num_visits == 0:
             return index, slice(0, self.stages[index].num_rows)
         stage, turn = divmod(index, self.num_visits)
@@ -224,7 +219,7 @@ class HostLayout:
         return self.begins(index + 1)
 
     def columns(self, row_map: RowMap, nodes: GlobalIndices) -> StageColumns:
-        """Return the columns of the rank's ghosts: rows of what it visits, which mates may need."""
+        """Return the columns of the rank's ghosts `nodes` among the shared rows that it visits."""
         bounds = np.searchsorted(nodes, row_map.starts)
         stages, columns = np.zeros((2, len(nodes)), np.int32)
         for stage_number, shared in enumerate(self.stages):

@@ -1,13 +1,13 @@
 """The hierarchical ghost exchange: a host fetches a row once, however many of its ranks need it.
 
 Columns of the remote block are rows of an array that the ranks of a host share (see `host_layout`),
-so nothing is copied a second time. The adjoint adds up the partial sums of the mates in shared
-memory, and returns one row for each ghost of the host. A pair of hosts exchanges one message each
-way, however many ranks they have.
+so rows are not copied again. The adjoint adds up the partial sums of the mates in shared memory and
+returns one row for each ghost of the host. Two hosts exchange one message in each direction,
+however many ranks they have.
 
-With a sequential schedule owners send for themselves, a message to each host; at most ``1 +
-prefetch`` stages are in memory, and the ghosts of a push are one block of partial sums, and the
-rank's share of the sums of its host.
+With a sequential schedule each owner sends its own rows, one message to each host. At most ``1 +
+prefetch`` stages are in memory, and a push holds one block of partial sums and the rank's share of
+the host's sums.
 """
 
 from collections import deque
@@ -35,21 +35,21 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 
 def received_by_hosts(layer: LayerGhosts) -> Sequence[Request]:
-    """Return what each rank receives: its share of what its host needs."""
-    exchanges = []
+    """Return the rows that each rank receives: its share of those that its host needs."""
+    requests = []
     for rank, host in enumerate(layer.hosts):
         ghosts = [layer.nodes[mate] for mate in np.flatnonzero(layer.hosts == host).tolist()]
         row_map = RowMap(layer.starts, rank)
         all_ghosts = unite(ghosts)
-        shared = HostLayout.of(row_map, all_ghosts, layer.hosts, rank, sequential=layer.sequential)
-        exchanges.append(shared.request)
-    return exchanges
+        layout = HostLayout.of(row_map, all_ghosts, layer.hosts, rank, sequential=layer.sequential)
+        requests.append(layout.request)
+    return requests
 
 
 class HostExchange:
-    """Fetch every ghost of a host once, by a `channel` in main memory.
+    """Fetches every ghost of a host once, through a `channel` in main memory.
 
-    Partial sums stay in their own dtype until they leave the host.
+    Partial sums keep their dtype until they leave the host.
     """
 
     @collective
@@ -59,12 +59,12 @@ class HostExchange:
         self.sequential = channel.schedule.sequential
         self.window_memory = grid.shared_window()
         hosts, row_map = grid.hosts, ghosts.row_map
-        # In shared memory, and only for now: all lists of a host are its ranks times its ghosts.
+        # Use shared memory, and free it below: these lists take the host's ghosts times its ranks.
         by_host = channel.peers.ghosts_of_host(ghosts)
         self.ghost_counts = [len(host_nodes) for host_nodes in by_host]
         all_ghosts = channel.peers.united(ghosts, by_host)
         layout = HostLayout.of(row_map, all_ghosts, hosts, grid.block, sequential=self.sequential)
-        # The own host comes first in a sequential schedule too: it is at distance 0.
+        # The own host comes first in a sequential schedule too, at distance 0.
         first = layout.stages[0]
         own_nodes = first.nodes[first.owners.index(grid.block)]
         own_rows = row_map.to_local(own_nodes)
@@ -79,13 +79,13 @@ class HostExchange:
         self.stages: tuple[Stage, ...] = (self.plan.everything,)
         self.columns = self.push_columns = layout.columns(row_map, ghosts.nodes)
         if self.sequential:
-            # Times by hosts and not by ranks: all mates walk through the hosts together, since they
-            # read what any of them has fetched.
+            # Times are distances of hosts, not of ranks: all mates go through the hosts together,
+            # since they read what any of them has fetched.
             apart = (hosts[self.plan.peers] - hosts[grid.block]) % len(layout.stages)
             times = range(len(layout.stages))
             self.stages = self.plan.stages(apart, -apart % len(layout.stages), times)
         else:
-            # Every mate's sums stand in the order of its own ghosts.
+            # Every mate's sums are in the order of its own ghosts.
             self.push_columns = StageColumns((len(ghosts.nodes),))
             self.own_parts, self.fetched_parts = (
                 [_matches(host_nodes, nodes) for host_nodes in by_host]
@@ -105,7 +105,7 @@ class HostExchange:
             target[:, 0] = ids[rows]
 
         names: GlobalIndices = self.lay_out(1, np.int64, name)[:, 0].copy()
-        # Before others write here again.
+        # Wait for all mates before anyone overwrites the memory.
         self.window_memory.synchronise("send")
         return names
 
@@ -113,11 +113,11 @@ class HostExchange:
     def lay_out(
         self, width: int, dtype: DTypeLike, write: Callable[[Array, LocalIndices], None]
     ) -> Array:
-        """Return the rows (num_sent, width) that this rank sends, when all mates wrote theirs.
+        """Return the rows (num_sent, width) that this rank sends, after all mates wrote theirs.
 
-        `write` writes some rows of this rank, (rows,) int32, to their number.
+        `write` writes the given rows (rows,) int32 of this rank's arrays to the given array.
         """
-        assert self.outbox is not None, "a sequential exchange sends from each owner"
+        assert self.outbox is not None, "in a sequential exchange each owner sends"
         shape = self.outbox.num_rows, width
         memory = self.window_memory.get("send", shape, dtype)
         for target, rows in self.outbox.own:
@@ -127,17 +127,18 @@ class HostExchange:
 
     @property
     def read_rows(self) -> LocalIndices:
-        """Rows of the arrays that are fetched from which any rank needs, int32 increasing."""
-        sent = [self.plan.send_rows] if self.outbox is None else [e for _, e in self.outbox.own]
+        """The int32 ascending rows of this rank's arrays that any rank needs."""
+        outbox = self.outbox
+        sent = [self.plan.send_rows] if outbox is None else [rows for _, rows in outbox.own]
         return np.unique(np.concatenate([self.own_rows, *sent]))
 
     @collective
     def start_fetch(
         self, x: Array, *, keep: bool = False, columns: Packing | None = None
     ) -> "_HostFetch":
-        """Start the first stages: own rows are written, and rows of other hosts fetched.
+        """Start the first stages: write own rows and fetch rows of other hosts.
 
-        Rows to keep are copied from shared memory.
+        With `keep` the rows are copied from shared memory.
         """
         refuse_to_keep(keep and self.sequential)
         return _HostFetch(self, x, columns, keep=keep)
@@ -146,16 +147,16 @@ class HostExchange:
     def start_push(self, like: Array, combine: Combine, columns: Packing | None = None) -> Push:
         """Prepare the return of partial sums, which are added up on every host."""
         if not combine.adds:
-            raise ValueError("the hierarchical exchange pushes sums only")
+            raise ValueError("the hierarchical exchange can only push sums")
         push_type = _VisitingPush if self.sequential else _HostPush
         return push_type(self, like, combine, columns)
 
     def volume(self) -> Volume:
-        """Return the rows of one fetch that leave a host, and only those."""
+        """Return the rows of one fetch that are sent between hosts."""
         return self.plan.volume()
 
     def fetched_rows(self, stage: int) -> slice:
-        """Return where the rows are, in a shared stage, that this rank fetches or sends back."""
+        """Return the range in a shared stage of the rows that this rank fetches or returns."""
         layout = self.layout
         share, own_rows = (
             layout.stages[stage].share(layout.mate),
@@ -165,7 +166,7 @@ class HostExchange:
 
 
 def _matches(nodes: GlobalIndices, subset: GlobalIndices) -> tuple[LocalIndices, LocalIndices]:
-    """Return where the common entries of two lists without repeats stand, in each of them."""
+    """Return the positions in each of two lists without repeats of their common entries."""
     _, left, right = np.intersect1d(nodes, subset, assume_unique=True, return_indices=True)
     return left.astype(np.int32), right.astype(np.int32)
 
@@ -182,7 +183,7 @@ class _HostFetch:
         self._dtype, memory = exchange.wire.dtype(x), exchange.window_memory
         self._shared = memory.get("fetch", (sum(slots), x.shape[1]), self._dtype)
         exchange.carrier.ghosts.hold(self, self._shared.nbytes // len(exchange.ghost_counts))
-        # Mates may still read the previous product's rows.
+        # Wait until no mate reads the previous product's rows any more.
         memory.synchronise("fetch")
         self._sent: deque[tuple[Transfer, Array]] = deque()
         self._received: deque[Transfer] = deque()
@@ -201,7 +202,7 @@ class _HostFetch:
         return copied
 
     def _enter(self, stage: int) -> None:
-        """Wait for the rows of a stage, after all mates are done with the stage before."""
+        """Wait for all mates to finish the previous stage, then for the rows of this one."""
         exchange = self._exchange
         if stage > 0:
             exchange.window_memory.synchronise("fetch")
@@ -217,7 +218,7 @@ class _HostFetch:
         exchange, x = self._exchange, self._x
         if number >= len(exchange.stages):
             return
-        assert x is not None, "rows are there until all are packed"
+        assert x is not None, "rows are kept until all are packed"
         stage, slot, form = exchange.stages[number], self._slot(number), exchange.wire.half
 
         def write(into: Array, rows: LocalIndices) -> None:
@@ -245,9 +246,9 @@ class _HostFetch:
 
 
 class _HostPush:
-    """All mates write their sums side by side; each then adds up what it sends or owns.
+    """All mates write their sums side by side; each then adds up the rows that it sends or owns.
 
-    It does so in mate order, so that results do not depend on timing.
+    It adds in mate order, so that results do not depend on timing.
     """
 
     def __init__(
@@ -258,7 +259,7 @@ class _HostPush:
         self._starts = np.cumsum([0, *exchange.ghost_counts]).tolist()
         memory, mate = exchange.window_memory, exchange.layout.mate
         self._shared = memory.get("push", (self._starts[-1], width), like.dtype)
-        # Mates may still read the previous product's sums.
+        # Wait until no mate reads the previous product's sums any more.
         memory.synchronise("push")
         self._partial = self._shared[self._starts[mate] : self._starts[mate + 1]]
         dtype = exchange.wire.dtype(like)
@@ -268,7 +269,7 @@ class _HostPush:
         if dtype != like.dtype:
             self._outgoing = take(self._sums.shape, dtype)
         assert exchange.outbox is not None
-        # What other hosts return lies where the ranks of this one find it.
+        # Rows that other hosts return arrive in memory shared by the ranks of this one.
         self._returned = memory.get("return", (exchange.outbox.num_rows, width), dtype)
         self._arrived = self._returned[exchange.outbox.sent]
 
@@ -317,7 +318,7 @@ class _HostPush:
 
 
 class _VisitingPush:
-    """Mates add to the sums of one host after another, one mate to one owner at a time."""
+    """Mates add to the sums for one host after another, one mate to one owner at a time."""
 
     def __init__(
         self, exchange: HostExchange, like: Array, combine: Combine, columns: Packing | None
@@ -331,11 +332,11 @@ class _VisitingPush:
     def buffer(self, index: int) -> Array:
         exchange = self._exchange
         if self._partial is None:
-            # Not before: until now the ghosts of a fetch may be in memory.
+            # Allocate late: until now the ghosts of a fetch may be in memory.
             self._partial = self._allocate()
         stage, _ = exchange.layout.visit(index)
         if exchange.layout.begins(index):
-            # Mates may still read the sums of the host before, or of the previous product.
+            # Wait until no mate reads the sums for the previous host or product any more.
             exchange.window_memory.synchronise("push")
             self._sums[exchange.layout.stages[stage].share(exchange.layout.mate)] = 0
             exchange.window_memory.synchronise("push")
@@ -343,7 +344,7 @@ class _VisitingPush:
 
     def send(self, index: int) -> None:
         exchange = self._exchange
-        assert self._partial is not None, "a stage is filled before it is sent"
+        assert self._partial is not None, "a stage must be filled before it is sent"
         stage, rows = exchange.layout.visit(index)
         self._sums[rows] += self._partial[: rows.stop - rows.start]
         exchange.window_memory.synchronise("push")
@@ -366,7 +367,7 @@ class _VisitingPush:
         return exchange.carrier.take(shape, self._dtype, ghosts=True)
 
     def _ship(self, number: int) -> None:
-        """Send the sums of a host to their owners, or take them in when the owner is here."""
+        """Send the sums for a host to their owners; for the own host, combine them."""
         exchange, stage = self._exchange, self._exchange.stages[number]
         sums = self._sums[exchange.layout.stages[number].share(exchange.layout.mate)]
         if number == 0:

@@ -1,7 +1,7 @@
 """The messages of a plan: rows as they are, or packed in few bits while they travel.
 
-Above a route nothing knows of packed rows: it packs what is sent and unpacks what arrives into the
-arrays that it was given, whichever exchange, stage or direction they belong to.
+Code that uses a route is unaware of packed rows: the route packs what is sent, and unpacks what
+arrives into the given arrays, for any exchange, stage and direction.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +23,10 @@ from hpcgnn.typing import Array, GlobalIndices
 
 
 class Route:
-    """How the rows of a plan travel.
+    """Sends and receives the rows of a plan.
 
-    `ids` (num_sent,) int64 name the rows that the plan sends, which those that are rounded at
-    random are drawn by; None where nothing is drawn.
+    `ids` (num_sent,) int64 of the rows that the plan sends determine the draws of stochastic
+    rounding; None without it.
     """
 
     @collective
@@ -45,28 +45,28 @@ class Route:
             forward: [rows_to(stage.ends(forward=forward)[0], ranks) for stage in stages]
             for forward in (True, False)
         }
-        # Of what goes back to the owners: what leaves, and what arrives.
+        # Outgoing and arriving sums of each stage, on their way back to owners.
         self._sums: list[tuple[SumRows, SumRows]] = []
         if self._wire.integers:
             self._sums = [(SumRows(stage.ghosts), SumRows(stage.owned)) for stage in stages]
-        # The names of the rows of a stage, of what its owners have and of what its readers get.
+        # The ids of the rows of each stage, by whether this rank owns them.
         self._ids: list[dict[bool, GlobalIndices]] = []
         if self._wire.quantises:
-            assert ids is not None, "rows that are rounded at random have names"
-            theirs = channel.peers.ids(plan, ids)
+            assert ids is not None, "stochastic rounding needs ids"
+            ghost_ids = channel.peers.ids(plan, ids)
             self._ids = [
                 {
-                    is_owner: np.concatenate([names[:0], *(names[one.rows] for one in end)])
-                    for is_owner, names, end in (
+                    is_owner: np.concatenate([of_rows[:0], *(of_rows[m.rows] for m in messages)])
+                    for is_owner, of_rows, messages in (
                         (True, ids, stage.owned),
-                        (False, theirs, stage.ghosts),
+                        (False, ghost_ids, stage.ghosts),
                     )
                 }
                 for stage in stages
             ]
 
     def span(self, index: int, rows: Array, columns: Packing | None, *, forward: bool) -> Span:
-        """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
+        """Return the span of a stage with rows of the width and dtype of `rows`."""
         name, wire = "exchange.forward" if forward else "exchange.reverse", self._wire
         size: int | list[int] = wire.way_bytes(rows, self._moment, columns, forward=forward)
         if self._wire.has_sums(rows, forward=forward):
@@ -93,8 +93,7 @@ class Route:
             return self._start(stage, sent, received, forward=forward)
         size = sum(size for _, size, _ in parts)
         packed, arrived = (carrier.take((len(e), size), np.uint8) for e in (sent, received))
-        # Rows of an owner are rounded once, equally for all readers; partial sums are each rank's
-        # own.
+        # All readers get the same rounding of an owner's rows; partial sums differ by sender.
         ids, sender = self._ids[index], None if forward else self._sender
         pack_rows(parts, sent, packed, ids[forward], sender)
         going, coming = self._start(stage, packed, arrived, forward=forward)
@@ -109,22 +108,22 @@ class Route:
 
     @neighborwise_collective
     def _start_sums(self, index: int, sent: Array, received: Array) -> tuple[Transfer, Transfer]:
-        """Start the messages of a stage back to the owners, of sums of integers."""
-        bits, (here, there) = self._moment.sum_bits, self._sums[index]
-        out, into = here.packed(bits), there.packed(bits)
+        """Start the messages of a stage that return sums of integers to their owners."""
+        bits, (outgoing, incoming) = self._moment.sum_bits, self._sums[index]
+        out, into = outgoing.packed(bits), incoming.packed(bits)
         packed, arrived = (
             self._carrier.take((side.num_units, sent.shape[1]), np.uint8) for side in (out, into)
         )
         out.pack(sent, packed)
         if self._moment.counts_terms:
-            here.count(sent)
+            outgoing.count(sent)
         stage = replace(self._stages[index], ghosts=out.messages, owned=into.messages)
         going, coming = self._start(stage, packed, arrived, forward=False)
 
         def unpack(*, counts: bool = self._moment.counts_terms) -> None:
             into.unpack(arrived, received)
             if counts:
-                there.count(received)
+                incoming.count(received)
 
         return going, _Unpacked(coming, unpack)
 
@@ -139,7 +138,7 @@ class Route:
 
 
 class _Part(NamedTuple):
-    """Some columns of rows, as they are and packed; see `Wire.packing`."""
+    """A column range of rows, unpacked and packed; see `Wire.packing`."""
 
     columns: Columns
     bits: int | None
@@ -147,7 +146,7 @@ class _Part(NamedTuple):
     packed: Array
 
     def pack(self, ids: GlobalIndices, sender: int | None) -> None:
-        """Pack rows of these names."""
+        """Pack rows with these ids; `sender` as in `Instant.key`."""
         if self.bits is None:
             self.packed[:] = self.rows.view(np.uint8)
         elif self.columns.drawn is not None:
@@ -155,7 +154,7 @@ class _Part(NamedTuple):
             quantise_rows(self.rows, ids, key, self.bits, self.packed)
 
     def unpack(self, ids: GlobalIndices, senders: list[tuple[int, int | None]]) -> None:
-        """Unpack rows of these names; so many after the other are of each sender."""
+        """Unpack rows with these ids; each of `senders` in turn sent the given number of rows."""
         if self.bits is None:
             self.rows.view(np.uint8)[:] = self.packed
             return
@@ -169,13 +168,13 @@ class _Part(NamedTuple):
 
 
 Parts: TypeAlias = list[tuple[Columns, int, int | None]]
-"""Columns of rows, the bytes of each, and their bits; see `Wire.packing`."""
+"""Column ranges of rows, with the bytes and the bits of each; see `Wire.packing`."""
 
 
 def pack_rows(
     parts: Parts, rows: Array, packed: Array, ids: GlobalIndices, sender: int | None
 ) -> None:
-    """Pack rows of the names `ids` into (rows, bytes) uint8; `sender` as of `Instant.key`."""
+    """Pack rows with `ids` into (rows, bytes) uint8; `sender` as in `Instant.key`."""
     for part in _parts(parts, rows, packed):
         part.pack(ids, sender)
 
@@ -187,22 +186,22 @@ def unpack_rows(
     ids: GlobalIndices,
     senders: list[tuple[int, int | None]],
 ) -> None:
-    """Unpack rows of the names `ids`; so many after the other are of each of some senders."""
+    """Unpack rows with `ids`; each of `senders` in turn sent the given number of rows."""
     for part in _parts(parts, rows, packed):
         part.unpack(ids, senders)
 
 
 def _parts(parts: Parts, rows: Array, packed: Array) -> Iterator[_Part]:
-    """Yield the columns of rows, and of packed rows."""
+    """Yield the column ranges of rows and of packed rows."""
     first = start = 0
     for columns, size, bits in parts:
-        own, theirs = slice(first, first + columns.width), slice(start, start + size)
-        yield _Part(columns, bits, rows[:, own], packed[:, theirs])
-        first, start = own.stop, theirs.stop
+        stop, end = first + columns.width, start + size
+        yield _Part(columns, bits, rows[:, first:stop], packed[:, start:end])
+        first, start = stop, end
 
 
 class _Unpacked(Transfer):
-    """Packed rows that arrive; `wait` unpacks them."""
+    """A transfer of packed rows, which `wait` unpacks."""
 
     def __init__(self, coming: Transfer, unpack: Callable[[], None]) -> None:
         super().__init__()

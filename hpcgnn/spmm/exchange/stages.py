@@ -1,4 +1,4 @@
-"""What exchanges in stages share: columns by stage, buffers used in turn, arrivals, and spans."""
+"""Parts shared by exchanges in stages: columns by stage, cyclic buffers, arrivals and spans."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,25 +16,25 @@ from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
 
 @dataclass(frozen=True, eq=False)
 class Combine:
-    """Takes ``(rows, arrived)`` on the owner's side of a push.
+    """Combines pushed rows on the owner's side: called with ``(rows, arrived)``.
 
-    They are int32 rows of the owner's array, and what one other rank pushed to each, (len(rows),
-    width) in the dtype of `like` or of the wire. Rows repeat between calls, never inside one. Calls
-    come in an order that depends on the plan alone, not on timing. If it `adds`, partial sums may
-    be added up on their way.
+    `rows` are int32 rows of the owner's array and `arrived` (len(rows), width) what one other rank
+    pushed to each, in the dtype of `like` or of the wire. Rows may repeat between calls but not
+    within one. The order of calls depends only on the plan, not on timing. If it `adds`, partial
+    sums may be added up on their way.
     """
 
     take: Callable[[LocalIndices, Array], None]
     adds: bool = True
 
     def __call__(self, rows: LocalIndices, arrived: Array) -> None:
-        """Take in rows that arrived."""
+        """Combine rows that arrived."""
         self.take(rows, arrived)
 
 
 @dataclass(frozen=True, eq=False)
 class StageColumns:
-    """The stage of each ghost, and its column there: every stage numbers its rows anew.
+    """The stage of each ghost, and its column among the `widths` columns of that stage.
 
     Both are (ghosts,) int32; None: all ghosts are the columns of one stage, in order.
     """
@@ -45,7 +45,7 @@ class StageColumns:
 
     @classmethod
     def of_stages(cls, ghosts: Sequence[LocalIndices]) -> "StageColumns":
-        """Return the columns of stages that have these ghosts in this order."""
+        """Return the columns of stages with the given ghosts, in this order."""
         widths = tuple(map(len, ghosts))
         stages, columns = np.zeros((2, sum(widths)), np.int32)
         for index, rows in enumerate(ghosts):
@@ -54,9 +54,9 @@ class StageColumns:
         return cls(widths, stages, columns)
 
     def ghosts_of(self, index: int) -> LocalIndices:
-        """Return which ghost each column of a stage is, int32 positions in all ghosts.
+        """Return the int32 position among all ghosts of each column of a stage.
 
-        It is -1 for a column that no entry of this rank's block has.
+        It is -1 for columns without entries in this rank's block.
         """
         if self.stages is None or self.columns is None:
             return np.arange(self.widths[index], dtype=np.int32)
@@ -66,7 +66,7 @@ class StageColumns:
         return ghosts
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
-        """Return a block with a column for each ghost, cut into stages."""
+        """Divide a block with a column for each ghost into stages."""
         if self.stages is None or self.columns is None:
             return (block,)
         if len(self.widths) == 1:
@@ -78,8 +78,8 @@ class StageColumns:
         parts = [_StagePart(block, count) for count in counts.tolist()]
         for stored, entries in block.pieces():
             stages = self.stages[block.indices[entries]]
-            # Stable: inside a stage the entries keep the order of rows and columns, on which the
-            # order of sums depends, and with it the bits of the result.
+            # A stable sort keeps the order of rows and columns within a stage, and so the order of
+            # sums and the bits of the result.
             order = np.argsort(stages, kind="stable")
             ends = np.cumsum(np.bincount(stages, minlength=len(counts)))
             rows, columns = block.entry_rows(stored), self.columns[block.indices[entries]]
@@ -92,19 +92,19 @@ class StageColumns:
         )
 
     def of_stage(self, of_columns: Array | None, index: int) -> Array | None:
-        """Return the numbers of the columns of a stage, of those of all columns."""
+        """Select the values of a stage's columns from those of all columns."""
         if of_columns is None:
             return None
         if self.stages is None:
             return of_columns
         ghosts = self.ghosts_of(index)
         values = np.ones(len(ghosts), of_columns.dtype)
-        # Other columns are of other ranks' entries.
+        # All other columns have entries on other ranks only.
         values[ghosts >= 0] = of_columns[ghosts[ghosts >= 0]]
         return values
 
     def _kinds(self, block: LocalCSR, index: int) -> Kinds | None:
-        """Return the relations of a stage."""
+        """Return the relations of the columns of a stage."""
         kinds = block.kinds
         if kinds is None:
             return None
@@ -112,7 +112,7 @@ class StageColumns:
 
 
 class _StagePart:
-    """The entries of a block in one stage, `count` of them, which come piece by piece."""
+    """The `count` entries of a block in one stage, which are added piece by piece."""
 
     def __init__(self, block: LocalCSR, count: int) -> None:
         self._num_rows, self._end, self._row_factors = block.shape[0], 0, block.row_factors
@@ -127,8 +127,8 @@ class _StagePart:
         self._columns[piece] = columns
         if self._values is not None:
             self._values[piece] = values
-        # A stage meets few of the rows; storing only these keeps a product of all stages at the
-        # cost of one, not of rows times stages.
+        # Store only the few rows with entries in the stage, so that products over all stages cost
+        # as much as one over the block, not rows times stages.
         first = np.flatnonzero(np.diff(rows, prepend=-1))
         self._rows.append(rows[first])
         self._starts.append(self._end + first)
@@ -143,7 +143,7 @@ class _StagePart:
 
 
 class Slots:
-    """Buffers for stages in the memory of `carrier`; stages i and ``i + window`` share one."""
+    """Buffers of stages in the memory of `carrier`; stages i and ``i + window`` share one."""
 
     def __init__(
         self,
@@ -157,8 +157,7 @@ class Slots:
     ) -> None:
         self._sizes, self._window = sizes, window
         self._buffers = [
-            # Stage i and i + window never live together: a slot is as large as the largest stage
-            # that will ever use it.
+            # A slot is as large as the largest of the stages that share it.
             carrier.take((max(sizes[slot::window]), width), dtype, ghosts=ghosts)
             for slot in range(min(window, len(sizes)))
         ]
@@ -169,18 +168,17 @@ class Slots:
 
 
 def combine_stage(send_rows: LocalIndices, stage: Stage, arrived: Array, combine: Combine) -> None:
-    """Hand what a stage brought to the owner's side to `combine`, peer by peer."""
+    """Call `combine` with the rows that a stage brought to the owner's side, peer by peer."""
     first = 0
     for message in stage.owned:
-        # Peer by peer: two peers may push to the same row, and a kernel that adds rows needs them
-        # without repeats.
+        # Two peers may push to the same row, but kernels add only distinct rows.
         rows = send_rows[message.rows]
         combine(rows, arrived[first : first + len(rows)])
         first += len(rows)
 
 
 RowsTo: TypeAlias = tuple[tuple[int, int], ...]
-"""Rank in the whole grid and number of rows, for each rank that some messages go to."""
+"""Rank in the whole grid and number of rows, for each receiving rank."""
 
 
 def world_ranks(grid: ProcessGrid) -> LocalIndices:
@@ -190,14 +188,14 @@ def world_ranks(grid: ProcessGrid) -> LocalIndices:
 
 
 def rows_to(messages: Sequence[Message], ranks: LocalIndices) -> RowsTo:
-    """Return what messages take to other ranks; `ranks` as in `world_ranks`."""
+    """Return the rows that messages take to each rank; `ranks` as in `world_ranks`."""
     return tuple((int(ranks[message.peer]), message.num_rows) for message in messages)
 
 
 def exchange_span(
     trace: TraceRecorder, name: str, sent: RowsTo, row_bytes: int | Sequence[int], carrier: Carrier
 ) -> Span:
-    """Return the span of an exchange of rows of `row_bytes` on their way; by rank, those of all."""
+    """Return the span of an exchange; `row_bytes` are bytes of a row, or of all rows by rank."""
     if not trace.enabled:
         return trace.span(name)
     sizes = [rows * row_bytes for _, rows in sent] if isinstance(row_bytes, int) else row_bytes

@@ -1,7 +1,7 @@
-"""Sums of integers on their way: each takes the bytes that its own terms ask for.
+"""Sums of integers on the wire, each in as few bytes as its number of terms allows.
 
-A sum of few integers needs no more bytes than one of them, and most sums are of few. Both ends know
-how many terms each has: a product of ones tells, once.
+A sum of few integers needs no more bytes than a single one, and most sums have few terms. Both ends
+know each sum's number of terms from one product with ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ from hpcgnn.typing import Array, Offsets
 
 @dataclass(frozen=True, eq=False)
 class PackedSums:
-    """Rows of sums as bytes: message by message all upper parts, int32, then the lower ones.
+    """Rows of sums as bytes: for each message all upper parts, int32, then the lower parts.
 
-    A unit is a byte of each number of a row: `messages` are in units, `num_units` in all; `spans`
-    are the rows of each message, and `longer` those of 5 and of 6 bytes.
+    A unit is one byte of each number of a row. `messages` are ranges of the `num_units` units,
+    `spans` the rows of each message, and `longer` its rows with 5 and with 6 bytes.
     """
 
     messages: tuple[Message, ...]
@@ -29,7 +29,7 @@ class PackedSums:
 
     @classmethod
     def of(cls, messages: Sequence[Message], sizes: Array) -> "PackedSums":
-        """Return how the rows of messages travel, in so many bytes a number, (rows,)."""
+        """Return the layout of the rows of messages, with `sizes` (rows,) bytes a number."""
         first = unit = 0
         packed, spans, longer = [], [], []
         for message in messages:
@@ -42,40 +42,40 @@ class PackedSums:
         return cls(tuple(packed), unit, tuple(spans), tuple(longer))
 
     def pack(self, rows: Array, out: Array) -> None:
-        """Write integers (rows, width) in float64 to (units, width) of uint8."""
-        # What is not finite is any integer: `IntegerSums` knows of it.
+        """Write integers (rows, width) in float64 to `out` (units, width) uint8."""
+        # Numbers that are not finite become any integer; `IntegerSums` handles them.
         with np.errstate(invalid="ignore"):
             integers = rows.astype(np.int64)
         for span, upper, lower in self._parts(out):
-            for places, part in lower:
-                numbers = integers[places]
+            for row_numbers, part in lower:
+                numbers = integers[row_numbers]
                 np.copyto(part, numbers, casting="unsafe")
-                integers[places] = numbers >> 8 * part.itemsize
+                integers[row_numbers] = numbers >> 8 * part.itemsize
             np.copyto(upper, integers[span], casting="unsafe")
 
     def unpack(self, packed: Array, out: Array) -> None:
-        """Write what `pack` was given."""
+        """Write the rows that were packed into `packed` to `out`."""
         for span, upper, lower in self._parts(packed):
             out[span] = upper
-            for places, part in lower:
-                out[places] = out[places] * 2.0 ** (8 * part.itemsize) + part
+            for row_numbers, part in lower:
+                out[row_numbers] = out[row_numbers] * 2.0 ** (8 * part.itemsize) + part
 
     def _parts(self, packed: Array) -> Iterator[tuple[slice, Array, list[tuple[Offsets, Array]]]]:
-        """Yield the rows of each message, their upper parts, and the lower ones of some."""
+        """Yield the rows of each message, their upper parts, and lower parts of longer rows."""
         width, numbers = packed.shape[1], packed.reshape(-1)
         for message, span, longer in zip(self.messages, self.spans, self.longer, strict=True):
             at, lower = message.rows.start + SUM_BYTES[0] * (span.stop - span.start), []
             upper = numbers[message.rows.start * width : at * width]
-            for size, places in zip(SUM_BYTES[1:], longer, strict=True):
+            for size, rows in zip(SUM_BYTES[1:], longer, strict=True):
                 over = size - SUM_BYTES[0]
-                part = numbers[at * width : (at + over * len(places)) * width]
-                lower.append((places, part.view(f"u{over}").reshape(len(places), width)))
-                at += over * len(places)
+                part = numbers[at * width : (at + over * len(rows)) * width]
+                lower.append((rows, part.view(f"u{over}").reshape(len(rows), width)))
+                at += over * len(rows)
             yield span, upper.view(np.int32).reshape(span.stop - span.start, width), lower
 
 
 class SumRows:
-    """The rows of the messages at one end of a stage, and of how many terms each is a sum."""
+    """The rows of the messages at one end of a stage, and the number of terms of each sum."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = tuple(messages)
@@ -83,16 +83,16 @@ class SumRows:
         self._packed: dict[int, PackedSums] = {}
 
     def count(self, terms: Array) -> None:
-        """Take note of sums (rows, 1) where every number is one; matrices of a pattern may differ.
+        """Record the numbers of terms of sums, (rows, 1), on both ends at the same time.
 
-        Both ends do so at one time.
+        Matrices of a pattern may differ, so the largest number is kept.
         """
         logs = np.frexp(terms.max(axis=1, initial=0))[1].astype(np.int8)
         self._log_terms = np.maximum(self._log_terms, logs)
         self._packed.clear()
 
     def packed(self, bits: int) -> PackedSums:
-        """Return how they travel where a number has so many bits; 0: it is not known."""
+        """Return the layout of sums of numbers of `bits`; 0 if the bits are not known."""
         if bits not in self._packed:
             sizes = sum_bytes(self._log_terms, bits)
             if bits == 0:

@@ -1,1 +1,1 @@
-"""Products on GPUs: kernels on the device, and transports of its rows."""
+"""Products on GPUs: exchanges and transports of rows in device memory."""

@@ -1,7 +1,7 @@
-"""The hierarchical exchange for rows on GPUs, which pass through the main memory of their host.
+"""The hierarchical exchange for rows on GPUs, which go through the main memory of their host.
 
-A row of another host crosses the network once for all GPUs of a host, and each GPU copies what its
-block reads from the memory that the host's ranks share.
+A row of another host crosses the network once for all GPUs of a host. Each GPU copies the rows that
+its block reads from the memory that the host's ranks share.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from hpcgnn.typing import Array, LocalIndices
 
 
 class DeviceHostExchange:
-    """A ghost exchange of main memory, for rows on a device."""
+    """Wraps a ghost exchange in main memory for rows on a device."""
 
     def __init__(self, inner: HostExchange, carrier: Carrier) -> None:
         self.inner, self.carrier, self.uploads = inner, carrier, Uploads()
@@ -34,8 +34,8 @@ class DeviceHostExchange:
     def start_fetch(
         self, x: DeviceArray, *, keep: bool = False, columns: Packing | None = None
     ) -> "_DeviceFetch":
-        """Start to copy what any rank needs to the host; messages start with the first stage."""
-        # No wire packs rows of a device.
+        """Start to copy the rows that any rank needs to the host; `stage` starts the messages."""
+        # Rows on a device are never packed.
         del columns
         return _DeviceFetch(self, x, keep=keep)
 
@@ -48,7 +48,7 @@ class DeviceHostExchange:
         return _DevicePush(self, like, combine)
 
     def volume(self) -> Volume:
-        """Return the rows of one fetch that leave a host, and only those."""
+        """Return the rows of one fetch that are sent between hosts."""
         return self.inner.volume()
 
 
@@ -60,15 +60,15 @@ class _DeviceFetch:
         carrier.memory.kernels.gather_rows(x, rows, packed)
         self._download: Download | None = Download(packed, empty_pinned(packed.shape, x.dtype))
         self._inner: Fetch | None = None
-        self._room: Any = None
+        self._buffer: Any = None
 
     def stage(self, index: int) -> DeviceArray:
         if self._inner is None:
             self._inner = self._start()
         rows = self._inner.stage(index)
-        if self._room is None or len(self._room) < len(rows):
-            self._room = self._exchange.carrier.take(rows.shape, rows.dtype, ghosts=True)
-        into = self._room[: len(rows)]
+        if self._buffer is None or len(self._buffer) < len(rows):
+            self._buffer = self._exchange.carrier.take(rows.shape, rows.dtype, ghosts=True)
+        into = self._buffer[: len(rows)]
         self._exchange.uploads.start(rows, into)
         return into
 
@@ -79,7 +79,7 @@ class _DeviceFetch:
         x = np.empty(self._shape, packed.dtype)
         x[exchange.host_rows] = packed
         self._download = None
-        # What is kept is kept on the device.
+        # The device keeps the rows; a sequential exchange raises the error for `keep`.
         keep = self._keep and exchange.sequential
         return exchange.inner.start_fetch(x, keep=keep)
 
@@ -89,7 +89,7 @@ class _DevicePush:
         self._exchange, self._width, self._dtype = exchange, like.shape[1], like.dtype
         carrier, uploads = exchange.carrier, exchange.uploads
 
-        # Not a method: a cycle would keep the buffers until the collector runs.
+        # A method would form a reference cycle, which keeps buffers until garbage collection.
         def bring(rows: LocalIndices, arrived: Array) -> None:
             received = carrier.take(arrived.shape, arrived.dtype)
             uploads.start(arrived, received)
@@ -97,14 +97,14 @@ class _DevicePush:
 
         empty = np.empty((0, self._width), self._dtype)
         self._inner = exchange.inner.start_push(empty, Combine(bring, combine.adds))
-        self._room: Any = None
+        self._buffer: Any = None
 
     def buffer(self, index: int) -> DeviceArray:
         num_rows = self._exchange.push_columns.widths[index]
-        if self._room is None or len(self._room) < num_rows:
+        if self._buffer is None or len(self._buffer) < num_rows:
             shape = num_rows, self._width
-            self._room = self._exchange.carrier.take(shape, self._dtype, ghosts=True)
-        self._partial = self._room[:num_rows]
+            self._buffer = self._exchange.carrier.take(shape, self._dtype, ghosts=True)
+        self._partial = self._buffer[:num_rows]
         return self._partial
 
     def send(self, index: int) -> None:

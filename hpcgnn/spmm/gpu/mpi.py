@@ -1,8 +1,7 @@
-"""Rows between GPUs by MPI, through host memory or straight from and to device memory.
+"""Rows between GPUs by MPI, through host memory or directly from and to device memory.
 
-The host must first see the rows packed: messages wait in line, and whoever waits for one starts all
-that are in line, so that ranks start them in the order of the program however far their devices
-have come.
+A message can start only when the device has packed its rows. So messages are queued, and waiting
+for one starts all queued ones: ranks start them in program order, however far their devices are.
 """
 
 from collections import deque
@@ -25,19 +24,19 @@ from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.trace import TraceRecorder
 
 _Begin: TypeAlias = Callable[[Any, Any], tuple[Transfer, Transfer]]
-"""Starts the messages of two arrays, what is sent and what is received; collective as they are."""
+"""Starts the messages of two arrays, sent and received; collective if the messages are."""
 
 _Move: TypeAlias = Union["_StagedMove", "_DirectMove"]
-"""Messages by MPI, in line or under way."""
+"""Messages by MPI, queued or under way."""
 
 
 class StagedTransport:
-    """Messages by MPI in line, through page-locked host memory."""
+    """Queued messages by MPI through page-locked host memory."""
 
     in_step = False
 
     def __init__(self) -> None:
-        self._line: deque[_Move] = deque()
+        self._queue: deque[_Move] = deque()
         self._uploads = Uploads()
 
     @neighborwise_collective
@@ -51,22 +50,24 @@ class StagedTransport:
         forward: bool,
     ) -> tuple[Transfer, Transfer]:
         begin = partial(plan.start_stage, stage, forward=forward)
-        move = self._join(begin, sent, received)
+        move = self._enqueue(begin, sent, received)
         return _End(self, move.end_sent), _End(self, move.end_received)
 
     @collective
     def start_broadcast(self, comm: Communicator, rows: DeviceArray, root: int) -> Transfer:
         if comm.rank == root:
-            move = self._join(lambda s, _: (start_broadcast(comm, s, root), Transfer()), rows, None)
+            move = self._enqueue(
+                lambda s, _: (start_broadcast(comm, s, root), Transfer()), rows, None
+            )
             return _End(self, move.end_sent)
-        move = self._join(lambda _, r: (Transfer(), start_broadcast(comm, r, root)), None, rows)
+        move = self._enqueue(lambda _, r: (Transfer(), start_broadcast(comm, r, root)), None, rows)
         return _End(self, move.end_received)
 
     @collective
     def start_reduce(
         self, comm: Communicator, partial: DeviceArray, total: DeviceArray, root: int
     ) -> Transfer:
-        move = self._join(
+        move = self._enqueue(
             lambda s, r: (Transfer(), start_reduce(comm, s, r, root)),
             partial,
             total if comm.rank == root else None,
@@ -82,21 +83,21 @@ class StagedTransport:
             allreduce_sum(comm, received)
             return Transfer(), Transfer()
 
-        _End(self, self._join(begin, values, values).end_received).wait()
+        _End(self, self._enqueue(begin, values, values).end_received).wait()
 
     @neighborwise_collective
     def begin_all(self) -> None:
-        """Start all messages in line."""
-        while self._line:
-            self._line.popleft().begin()
+        """Start all queued messages."""
+        while self._queue:
+            self._queue.popleft().begin()
 
-    def _join(self, begin: _Begin, sent: Any, received: Any, *, adds: bool = False) -> _Move:
+    def _enqueue(self, begin: _Begin, sent: Any, received: Any, *, adds: bool = False) -> _Move:
         move = self._make(begin, sent, received, adds=adds)
-        self._line.append(move)
+        self._queue.append(move)
         return move
 
     def _make(self, begin: _Begin, sent: Any, received: Any, *, adds: bool) -> _Move:
-        """Return messages for the line; `adds`: whether MPI adds up what it moves."""
+        """Return messages for the queue; `adds` tells whether MPI adds up the rows."""
         return _StagedMove(self._uploads, begin, sent, received)
 
 
@@ -106,7 +107,7 @@ class _End(Transfer):
         self._transport, self._end = transport, end
 
     def wait(self, trace: TraceRecorder | None = None) -> None:
-        # What arrives on a device is not asked for.
+        # Arrivals on a device are not traced.
         del trace
         self._transport.begin_all()
         self._end()
@@ -140,10 +141,10 @@ class _StagedMove:
 
 
 class DirectTransport(StagedTransport):
-    """Straight from and to device memory, by an MPI library that takes it."""
+    """Messages directly from and to device memory, by an MPI library that supports it."""
 
     def _make(self, begin: _Begin, sent: Any, received: Any, *, adds: bool) -> _Move:
-        # Libraries that take device memory may yet not add up in it without blocking.
+        # Libraries that support device memory may not support non-blocking reductions in it.
         if adds:
             return super()._make(begin, sent, received, adds=adds)
         return _DirectMove(begin, sent, received)
@@ -156,7 +157,7 @@ class _DirectMove:
         self._packed.record()
 
     def begin(self) -> None:
-        # MPI knows no streams: what packs the rows, and what used this memory before, must be done.
+        # MPI ignores streams: the packing, and earlier uses of this memory, must be complete.
         self._packed.synchronize()
         self._transfers = self._begin(*self._rows)
 

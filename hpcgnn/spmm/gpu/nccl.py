@@ -1,7 +1,7 @@
-"""Rows between GPUs by NCCL, on a stream of its own; every rank must have a GPU of its own.
+"""Rows between GPUs by NCCL, on a separate stream; every rank needs its own GPU.
 
-NCCL matches messages by their order alone: every pair of ranks must issue its messages in the same
-order, which stages of equal numbers on all ranks see to (`in_step`).
+NCCL matches messages by order alone, so both ranks of a pair must issue their messages in the same
+order. This holds if all ranks have the same stages (`in_step`).
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from hpcgnn.trace import TraceRecorder
 
 
 class NcclTransport:
-    """Messages by NCCL; `CollectiveInputError` when CuPy has none, or two ranks share a GPU."""
+    """Messages by NCCL; `CollectiveInputError` if CuPy lacks NCCL or two ranks share a GPU."""
 
     in_step = True
 
@@ -81,7 +81,7 @@ class NcclTransport:
         self._issue(lambda: replicas.all_reduce(values, stream), values).wait()
 
     def _issue(self, messages: Callable[[], None], held: Any) -> "_Issued":
-        """Issue messages behind what the current stream does now."""
+        """Issue messages after the work issued to the current stream so far."""
         cuda = load_cupy().cuda
         packed, moved = cuda.Event(), cuda.Event()
         packed.record()
@@ -94,17 +94,17 @@ class NcclTransport:
 class _Issued(Transfer):
     def __init__(self, moved: Any, held: Any) -> None:
         super().__init__()
-        # Until the stream of products waits for the messages, nobody else may get this memory.
+        # Keep the memory from being reused until the stream of products waits for the messages.
         self._moved, self._held = moved, held
 
     def wait(self, trace: TraceRecorder | None = None) -> None:
-        # What arrives on a device is not asked for.
+        # Arrivals on a device are not traced.
         del trace
         load_cupy().cuda.get_current_stream().wait_event(self._moved)
 
 
 def _connect(grid: ProcessGrid, comm: Communicator) -> NcclRanks:
-    """Return the ranks of a communicator; collective over the grid."""
+    """Connect the ranks of a communicator by NCCL. Collective over the grid."""
     unique_id = None
     with agree(grid.world):
         if comm.rank == 0:

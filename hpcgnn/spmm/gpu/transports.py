@@ -1,4 +1,4 @@
-"""The ways between the memories of GPUs, by the name that configurations use."""
+"""The transports between GPUs by their names in configurations."""
 
 from hpcgnn.comm import ProcessGrid, agree, takes_device_memory
 from hpcgnn.errors import InputError
@@ -11,15 +11,15 @@ from hpcgnn.spmm.gpu.mpi import (
 from hpcgnn.spmm.gpu.nccl import NcclTransport
 
 TRANSPORTS = ("auto", "staged", "mpi", "nccl")
-"""Names of the transports; auto is mpi where the library takes device memory, else staged."""
+"""Names of the transports; auto is mpi if the library supports device memory, else staged."""
 
 
 @collective
 def make_transport(name: str, grid: ProcessGrid) -> Transport:
-    """Return the transport called `name` for the ranks of a grid, whose devices are chosen.
+    """Return the transport `name` for the ranks of a grid, which must have chosen their devices.
 
-    Raises CollectiveInputError for mpi when the library does not take device memory; for nccl when
-    CuPy has none, or two ranks share a GPU.
+    Raises CollectiveInputError for mpi if the library does not support device memory, and for nccl
+    if CuPy lacks NCCL or two ranks share a GPU.
     """
     direct = takes_device_memory(grid.layer)
     with agree(grid.world):
