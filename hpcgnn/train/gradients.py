@@ -42,12 +42,16 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
         start += gradient.numel()
 
 
+@torch.no_grad()
 def weights_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
     """Return whether no weight is infinite or no number."""
-    # One pass, which keeps what is no number, and no copy.
-    ends = [torch.aminmax(weight.detach()) for weight in parameters if weight.numel()]
-    extremes = [end for pair in ends for end in pair]
-    return not extremes or bool(torch.stack(extremes).isfinite().all())
+    weights: list[Tensor] = [*parameters]
+    if not weights:
+        return True
+    # In one call, what looks for such numbers among scaled gradients; times one weights stay.
+    found = weights[0].new_zeros(1, dtype=torch.float32)
+    torch._amp_foreach_non_finite_check_and_unscale_(weights, found, torch.ones_like(found))
+    return not found.item()
 
 
 def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int:
