@@ -22,6 +22,8 @@ PRECISIONS = ("float32", "bfloat16")
 
 _CHUNK_ROWS = 1 << 14
 """Rows of a chunk: few enough to stay in cache, enough for a dense product."""
+_CACHED_ROWS = 1 << 12
+"""The same where rows are read as they are."""
 _WIDENED = 1 << 19
 """Numbers of a chunk and its product together, where both are there in float32 too: 2 MiB."""
 
@@ -32,6 +34,12 @@ def row_chunks(rows: Tensor) -> list[slice]:
     Rows that need no such room are one chunk.
     """
     step = _CHUNK_ROWS if rows.dtype == torch.bfloat16 else max(len(rows), 1)
+    return [slice(start, start + step) for start in range(0, len(rows), step)]
+
+
+def cache_chunks(rows: Tensor) -> list[slice]:
+    """Return where chunks of some rows are that stay in cache; all at once on a GPU."""
+    step = _CACHED_ROWS if rows.is_cpu else max(len(rows), 1)
     return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 
