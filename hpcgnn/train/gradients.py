@@ -26,9 +26,11 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
     for parameter in chosen:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+    if arithmetic().sums_are_whole or grid.learners.size == grid.replication == 1:
+        return
     gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
     differ = grid.replication > 1 and any(gradient.is_cuda for gradient in gradients)
-    if arithmetic().sums_are_whole or (grid.learners.size == 1 and not differ):
+    if grid.learners.size == 1 and not differ:
         return
     summands = torch.cat([gradient.reshape(-1) for gradient in gradients])
     host = summands.cpu()
