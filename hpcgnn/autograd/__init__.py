@@ -40,7 +40,7 @@ from hpcgnn.autograd.moments import ChosenSums, DistinctSums, moments, standardi
 from hpcgnn.autograd.numerics.exact import ExactArithmetic
 from hpcgnn.autograd.numerics.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_with, loss_sum
-from hpcgnn.autograd.own_share import add_own_share, add_share
+from hpcgnn.autograd.own_share import add_own_share, add_share, map_with_share
 from hpcgnn.autograd.rows import AskedRows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
 from hpcgnn.autograd.segments import Step, run_steps
@@ -88,6 +88,7 @@ __all__ = [
     "layer_norm",
     "linear_by_type",
     "loss_sum",
+    "map_with_share",
     "max_of_graphs",
     "mean_of_graphs",
     "memory_of",

@@ -45,6 +45,9 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[np.generic]:
     return np.dtype(str(dtype).removeprefix("torch.").replace("bfloat16", "uint16"))
 
 
+_NOTHING = nullcontext()
+
+
 class HostTensors:
     """NumPy arrays and torch's CPU tensors."""
 
@@ -67,7 +70,7 @@ class HostTensors:
 
     def ordered(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: the host works in order."""
-        return nullcontext()
+        return _NOTHING
 
 
 class DeviceTensors:

@@ -1,4 +1,4 @@
-"""Aggregates of mapped rows with a share of the rows themselves: ``A Y + s Y₀ + b``.
+"""Aggregates with a share of the rows themselves, ``A Y + s Y₀ + b``, and maps of such.
 
 Where own rows and neighbours have one map, ``Y = X W``, this takes one dense product each way where
 two maps take two.
@@ -13,7 +13,7 @@ from torch.autograd import Function
 from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.numerics.mixed import row_chunks, widened
+from hpcgnn.autograd.numerics.mixed import cache_chunks, like_rows, row_chunks, widened
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.operator import AggregationOperator
 
@@ -39,12 +39,7 @@ class _OwnShare(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         own, share, result = ctx.saved_tensors
-        whole, ending = arithmetic().sums_are_whole, ctx.ending
-        gradient, for_bias = end_gradient(
-            gradients[0].contiguous(), result, ending, of_bias=not whole
-        )
-        if whole:
-            for_bias = arithmetic().total(gradient)
+        gradient, for_bias = _before_end(ctx, gradients[0], result)
         for_share = arithmetic().total_product(gradient, own).to(share.dtype)
         for_rows = applied(ctx.operator.apply_transpose, gradient)
         if ctx.own_is_input:
@@ -68,6 +63,66 @@ def add_own_share(
     share, own_rows = own
     return _OwnShare.apply(  # type: ignore[no-untyped-call]
         operator, rows, own_rows, share, bias, ending
+    )
+
+
+def _before_end(ctx: Any, gradient: Tensor, result: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return the gradient of rows before they were ended, and that of the bias."""
+    whole, gradient = arithmetic().sums_are_whole, gradient.contiguous()
+    before, for_bias = end_gradient(gradient, result, ctx.ending, of_bias=not whole)
+    return before, arithmetic().total(before) if whole else for_bias
+
+
+class _MappedShare(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        operator: AggregationOperator,
+        rows: tuple[Tensor, Tensor],
+        share: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        ending: Ending | None,
+    ) -> Tensor:
+        x, own = rows
+        sums, narrow = applied(operator.apply, x), like_rows(weight, x).t()
+        result = memory_of(x).empty(x, (len(sums), len(weight)))
+        with operator.trace.span("dense.project", order="(AX)W"):
+            for chunk in cache_chunks(sums):
+                mixed = torch.addcmul(sums[chunk], own[chunk], share.to(x.dtype))
+                arithmetic().product(mixed, narrow, result[chunk])
+        end_rows(result, bias, ending)
+        ctx.trace, ctx.ending = operator.trace, ending
+        ctx.save_for_backward(sums, own, share, weight, None if ending is None else result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, share, weight, result = ctx.saved_tensors
+        gradient, for_bias = _before_end(ctx, gradients[0], result)
+        with ctx.trace.span("dense.weight_gradient"):
+            of_sums, of_own = (arithmetic().contract(gradient, each) for each in inputs)
+        with arithmetic().on_weights():
+            for_share = (of_own * weight).sum()
+        return None, None, for_share, of_sums + share * of_own, for_bias, None
+
+
+def map_with_share(
+    operator: AggregationOperator,
+    x: Tensor,
+    own: tuple[Tensor, Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    ending: Ending | None = None,
+) -> Tensor:
+    """Return ``(A X + s X₀) Wᵀ + b``, ended, (result rows, out), differentiable in s, W and b.
+
+    Collective. `x` (input rows, width) are features, which need no gradient. `own` are the scalar s
+    and X₀, (result rows, width); `weight` is (out, width) and `bias` (out,).
+    """
+    share, own_rows = own
+    return _MappedShare.apply(  # type: ignore[no-untyped-call]
+        operator, (x, own_rows), share, weight, bias, ending
     )
 
 

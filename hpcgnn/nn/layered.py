@@ -81,6 +81,7 @@ class LayeredModel(Model):
             hold_shifts(norm, self.shift_of(layer))
         joined = shape.hidden * (shape.num_layers if shape.jumping == "concat" else 1)
         self.output = Linear(joined, shape.num_classes) if shape.jumping != "none" else None
+        self._ending = [self._ends(index) for index in range(len(pairs))]
 
     @abstractmethod
     def make_layer(self, index: int, in_width: int, out_width: int) -> nn.Module:
@@ -163,7 +164,7 @@ class LayeredModel(Model):
                 return rows
             return dropout(rows, view.node_ids, draw, self.shape.dropout_before(index))
 
-        if self._ends(index):
+        if self._ending[index]:
             following = self._view(graph, index + 1).node_ids
             next_draw = key.at(index + 1) if key is not None else None
             ending = Ending(following, next_draw, self.shape.dropout_before(index + 1))

@@ -138,6 +138,14 @@ class DistributedSpMM:
         diagonal = None if self._diagonal is None else self._diagonal.transposed
         return _Walk("reverse", diagonal, self.shape[::-1], self._pushed, self._fetched)
 
+    def _multiply_own(self, walk: _Walk, x: Array, out: Array) -> None:
+        # Own columns write every row and all others add: nothing has to clear `out` first.
+        with self.trace.span(f"interior.{walk.direction}"):
+            if walk.diagonal is not None:
+                walk.diagonal.matmul(x, out, half=ROWS if x.dtype == np.uint16 else None)
+            else:
+                out[:] = 0
+
     def _run(self, x: Array, walk: _Walk, width: int, meanwhile: Meanwhile | None) -> Array:
         shape, fetched, pushed = walk.shape, walk.fetched, walk.pushed
         if self.grid.num_blocks == 1:
@@ -154,18 +162,16 @@ class DistributedSpMM:
         rounded_later = narrow and not alone
         sums = np.dtype(np.float32) if rounded_later else dtype
         out = self.memory.empty((shape[0], width), sums)
+        if alone:
+            self._multiply_own(walk, x, out)
+            return out
         with self._exchange.joining(x, adjoint=walk.direction == "reverse"):
             fetch = fetched.start_fetch(x) if fetched is not None else None
             push = pushed.start_push(x, out, trace) if pushed is not None else None
-        with trace.span(f"interior.{walk.direction}"):
-            # Own columns overwrite every row and all others add, so `out` need not be cleared.
-            if walk.diagonal is not None:
-                walk.diagonal.matmul(x, out, half=ROWS if narrow else None)
-            else:
-                out[:] = 0
+        self._multiply_own(walk, x, out)
         # On a device this would gain nothing, as its work is asynchronous anyway. In lean runs,
         # results of `meanwhile` must not take memory beside the sums.
-        if meanwhile is not None and not alone and self.memory is MAIN and not self._lean:
+        if meanwhile is not None and self.memory is MAIN and not self._lean:
             meanwhile()
         if fetched is not None and fetch is not None:
             fetched.finish_fetch(fetch, out, trace)

@@ -147,16 +147,11 @@ class TraceRecorder:
             self._known_names[name] = phase_of(name) in TRAFFIC
         if attributes and not RESERVED_KEYS.isdisjoint(attributes):
             raise ValueError(f"span {name!r}: attributes {sorted(attributes)} hide its own fields")
-        fields = {
-            **self._position,
-            "name": name,
-            "rows": int(rows),
-            "bytes": int(bytes),
-            **attributes,
-        }
         if peers is not None:
-            fields["peers"] = peers
-        return RecordedSpan(name, fields, self._open_spans(), self._finish, self._clock)
+            attributes["peers"] = peers
+        span = RecordedSpan(name, self._position, attributes, self._open_spans(), self._finish)
+        span.rows, span.bytes, span.clock = int(rows), int(bytes), self._clock
+        return span
 
     def note(self, **numbers: int) -> None:
         """Add numbers to attributes of the innermost span open in this thread, if there is one."""
@@ -243,17 +238,18 @@ class TraceRecorder:
             self.close()
 
     def _finish(self, span: RecordedSpan) -> None:
+        name, rows, size = span.name, span.rows, span.bytes
         with self._lock:
-            total = self._totals.get(span.name)
+            total = self._totals.get(name)
             if total is None:
-                total = self._totals[span.name] = [0, 0, 0, 0]
+                total = self._totals[name] = [0, 0, 0, 0]
             total[0] += 1
             total[1] += span.self_ns
-            total[2] += span.fields["rows"]
-            total[3] += span.fields["bytes"]
-            if self._known_names[span.name]:
-                self._sent_rows += span.fields["rows"]
-                self._sent_bytes += span.fields["bytes"]
+            total[2] += rows
+            total[3] += size
+            if self._known_names[name]:
+                self._sent_rows += rows
+                self._sent_bytes += size
         if self._keeps_records:
             self._ended.append(span)
         if self._clock is not None:
@@ -264,5 +260,5 @@ class TraceRecorder:
             span.measure()
             own = span.device_self_ns
             self._device_ns[span.name] = self._device_ns.get(span.name, 0) + own
-            span.fields |= {"device_ns": span.device_ns, "device_self_ns": own}
+            span.attributes |= {"device_ns": span.device_ns, "device_self_ns": own}
         self._unmeasured.clear()

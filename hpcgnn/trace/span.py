@@ -43,58 +43,68 @@ NO_SPAN = Span()
 class RecordedSpan(Span):
     """A span that measures its duration and hands itself to `finish` at its end.
 
-    `fields` are the entries of its record other than times, at least ``name``, ``rows`` and
-    ``bytes``. `open_spans` is the stack of spans open around this one, shared by all spans of a
-    thread. `clock` is that of the device that executes the work inside, if there is one.
+    `position` and `attributes` are the entries of its record other than times, ``name``, ``rows``
+    and ``bytes``, which its maker sets. `open_spans` is the stack of spans open around this one,
+    shared by all spans of a thread. `clock` is that of the device that executes the work inside, if
+    there is one.
     """
 
     __slots__ = (
-        "_clock",
         "_finish",
         "_marks",
         "_nested_device_ns",
         "_nested_ns",
         "_open_spans",
         "_parent",
+        "_position",
         "_start_ns",
+        "attributes",
+        "bytes",
+        "clock",
         "device_ns",
         "duration_ns",
-        "fields",
         "name",
+        "rows",
+        "self_ns",
     )
+    rows: int
+    bytes: int
+    clock: DeviceClock | None
+    self_ns: int
+    """Duration less that of the spans directly inside it; of a span that has ended."""
 
     def __init__(
         self,
         name: str,
-        fields: dict[str, Any],
+        position: Mapping[str, Any],
+        attributes: dict[str, Any],
         open_spans: "list[RecordedSpan]",
         finish: "Callable[[RecordedSpan], None]",
-        clock: DeviceClock | None,
     ) -> None:
-        self.name, self.fields = name, fields
+        self.name, self._position, self.attributes = name, position, attributes
         self._open_spans = open_spans
         self._finish = finish
         self._nested_ns = self._nested_device_ns = 0
-        self._clock = clock
 
     def __enter__(self) -> Self:
-        if self._clock is not None:
+        if self.clock is not None:
             self._parent: RecordedSpan | None = self._open_spans[-1] if self._open_spans else None
-            self._marks: list[Any] = [self._clock.mark()]
+            self._marks: list[Any] = [self.clock.mark()]
         self._open_spans.append(self)
         watchdog.set_place(self.name, "")
         self._start_ns = perf_counter_ns()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._clock is not None:
-            self._marks.append(self._clock.mark())
+        if self.clock is not None:
+            self._marks.append(self.clock.mark())
         self.duration_ns = duration = perf_counter_ns() - self._start_ns
-        closed = self._open_spans.pop()
+        self.self_ns = duration - self._nested_ns
+        spans, around = self._open_spans, ""
+        closed = spans.pop()
         assert closed is self, f"span {self.name} closes while {closed.name} is open inside it"
-        around = ""
-        if self._open_spans:
-            outer = self._open_spans[-1]
+        if spans:
+            outer = spans[-1]
             outer._nested_ns += duration
             around = outer.name
         watchdog.set_place(around, self.name)
@@ -105,18 +115,13 @@ class RecordedSpan(Span):
 
     def add(self, *, rows: int = 0, bytes: int = 0) -> None:  # noqa: A002
         """Count `rows` and `bytes` that became known inside the span."""
-        self.fields["rows"] += rows
-        self.fields["bytes"] += bytes
+        self.rows += rows
+        self.bytes += bytes
 
     def note(self, numbers: Mapping[str, int]) -> None:
         """Add numbers to attributes, which start at 0."""
         for name, number in numbers.items():
-            self.fields[name] = self.fields.get(name, 0) + number
-
-    @property
-    def self_ns(self) -> int:
-        """Duration less the durations of the spans directly inside."""
-        return self.duration_ns - self._nested_ns
+            self.attributes[name] = self.attributes.get(name, 0) + number
 
     @property
     def device_self_ns(self) -> int:
@@ -125,8 +130,8 @@ class RecordedSpan(Span):
 
     def measure(self) -> None:
         """Read the device time of the work issued inside; measure nested spans first."""
-        assert self._clock is not None
-        self.device_ns = self._clock.ns_between(*self._marks)
+        assert self.clock is not None
+        self.device_ns = self.clock.ns_between(*self._marks)
         if self._parent is not None:
             self._parent._nested_device_ns += self.device_ns
 
@@ -136,5 +141,9 @@ class RecordedSpan(Span):
             "t_ns": self._start_ns - origin_ns,
             "dur_ns": self.duration_ns,
             "self_ns": self.self_ns,
-            **self.fields,
+            **self._position,
+            "name": self.name,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            **self.attributes,
         }

@@ -26,9 +26,11 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
     for parameter in chosen:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+    if arithmetic().sums_are_whole or grid.learners.size == grid.replication == 1:
+        return
     gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
     differ = grid.replication > 1 and any(gradient.is_cuda for gradient in gradients)
-    if arithmetic().sums_are_whole or (grid.learners.size == 1 and not differ):
+    if grid.learners.size == 1 and not differ:
         return
     summands = torch.cat([gradient.reshape(-1) for gradient in gradients])
     host = summands.cpu()
@@ -42,12 +44,16 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
         start += gradient.numel()
 
 
+@torch.no_grad()
 def weights_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
     """Return whether no weight is infinite or NaN."""
-    # One pass, which keeps what is no number, and no copy.
-    ends = [torch.aminmax(weight.detach()) for weight in parameters if weight.numel()]
-    extremes = [end for pair in ends for end in pair]
-    return not extremes or bool(torch.stack(extremes).isfinite().all())
+    weights: list[Tensor] = [*parameters]
+    if not weights:
+        return True
+    # One call for all weights: the check of scaled gradients, which multiplies them by 1 here.
+    found = weights[0].new_zeros(1, dtype=torch.float32)
+    torch._amp_foreach_non_finite_check_and_unscale_(weights, found, torch.ones_like(found))
+    return not found.item()
 
 
 def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int:

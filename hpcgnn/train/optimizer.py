@@ -31,6 +31,7 @@ class Optimizer(ABC):
         self.rate, self._config = config.learning_rate, config
         self.state: dict[Tensor, dict[str, Tensor]] = {}
         self._groups = _decay_groups(model, config)
+        self._in_order = all(parameter.is_contiguous() for parameter in model.parameters())
 
     @torch.no_grad()
     def step(self) -> bool:
@@ -83,8 +84,8 @@ class Adam(Optimizer):
             weight_decay=decay,
             eps=_EPS,
             maximize=False,
-            # On a GPU one kernel; else each operation once, of all parameters: the same bits.
-            fused=(fused := any(parameter.is_cuda for parameter in parameters)),
+            # One pass reads arrays in order, and rounds some numbers by their place in them.
+            fused=(fused := self._in_order and not self._config.reproducible),
             foreach=not fused,
         )
 
@@ -120,7 +121,8 @@ def make_optimizer(model: TrainableModule, config: TrainConfig) -> Optimizer:
 
 
 def _gradients(parameters: list[Tensor]) -> list[Tensor]:
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = (parameter.grad for parameter in parameters)
+    return [gradient.contiguous() for gradient in gradients if gradient is not None]
 
 
 def _decay_groups(model: TrainableModule, config: TrainConfig) -> list[tuple[float, list[Tensor]]]:

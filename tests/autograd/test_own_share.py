@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import add_own_share
+from hpcgnn.autograd import Ending, add_own_share, map_with_share
+from hpcgnn.autograd.numerics import mixed
 from hpcgnn.operator import OperatorSize
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
@@ -46,3 +47,27 @@ def test_equals_its_formula_and_its_gradients(kept: list[int] | None) -> None:
     wanted = torch.autograd.grad(expected.square().sum(), (rows, share, bias))
     found = torch.autograd.grad(ours(rows, share, bias).square().sum(), (rows, share, bias))
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize("kept", [None, [4, 0, 2]])
+def test_maps_equal_their_formula(
+    monkeypatch: pytest.MonkeyPatch, kept: list[int] | None, rectified: bool
+) -> None:
+    monkeypatch.setattr(mixed, "_CACHED_ROWS", 2)
+    rng = np.random.default_rng(2)
+    operator = DenseSums(rng.normal(size=(6 if kept is None else 3, 6)))
+    x, matrix = torch.from_numpy(rng.normal(size=(6, 4))), torch.from_numpy(operator._matrix)
+    own = x if kept is None else x[kept]
+    parameters = [
+        torch.from_numpy(rng.normal(size=size)).requires_grad_() for size in ((), (5, 4), (5,))
+    ]
+    share, weight, bias = parameters
+    expected = (matrix @ x + share * own) @ weight.t() + bias
+    ending = None
+    if rectified:
+        expected, ending = expected.relu(), Ending(np.arange(len(own)))
+    found = map_with_share(operator, x, (share, own), weight, bias, ending)
+    torch.testing.assert_close(found, expected)
+    wanted = torch.autograd.grad(expected.square().sum(), parameters)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), parameters), wanted)

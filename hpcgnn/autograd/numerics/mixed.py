@@ -22,6 +22,8 @@ PRECISIONS = ("float32", "bfloat16")
 
 _CHUNK_ROWS = 1 << 14
 """Rows of a chunk: few enough to stay in cache, enough for an efficient dense product."""
+_CACHED_ROWS = 1 << 12
+"""Rows of a chunk that is read without being widened."""
 _WIDENED = 1 << 19
 """Numbers of a chunk and its product together if both are widened to float32: 2 MiB."""
 
@@ -32,6 +34,12 @@ def row_chunks(rows: Tensor) -> list[slice]:
     Rows that are not widened are one chunk.
     """
     step = _CHUNK_ROWS if rows.dtype == torch.bfloat16 else max(len(rows), 1)
+    return [slice(start, start + step) for start in range(0, len(rows), step)]
+
+
+def cache_chunks(rows: Tensor) -> list[slice]:
+    """Return slices of chunks of rows that stay in cache; one chunk of all rows on a GPU."""
+    step = _CACHED_ROWS if rows.is_cpu else max(len(rows), 1)
     return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import Ending, SparseFeatures, add_own_share, arithmetic, graph_linear
+from hpcgnn.autograd import (
+    Ending,
+    SparseFeatures,
+    add_own_share,
+    arithmetic,
+    graph_linear,
+    map_with_share,
+)
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
@@ -48,11 +55,16 @@ class GINLayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         share, bias, rectified = 1 + self.epsilon, self.first.bias, Ending(view.node_ids)
-        if self._maps_first(view.operators[Aggregation.SUM_IN], x):
+        of_neighbours = view.operators[Aggregation.SUM_IN]
+        if self._maps_first(of_neighbours, x):
             rows = arithmetic().linear(x, self.first.weight)
-            of_neighbours, own = view.operators[Aggregation.SUM_IN], (share, view.own(rows))
+            own = share, view.own(rows)
             return self.second(add_own_share(of_neighbours, rows, own, bias, rectified), ending)
-        operators, weights = [view.operators[Aggregation.SUM_IN]], [self.first.weight]
+        if self.reversed is None and not x.requires_grad:
+            own, weight = (share, view.own(x)), self.first.weight
+            inner = map_with_share(of_neighbours, x, own, weight, bias, rectified)
+            return self.second(inner, ending)
+        operators, weights = [of_neighbours], [self.first.weight]
         if self.reversed is not None:
             operators.append(view.operators[Aggregation.SUM_OUT])
             weights.append(self.reversed.weight)

@@ -1,8 +1,6 @@
 /// The end of a layer, templates over the SIMD types; included once per instruction set.
 #pragma once
 
-#include <cstring>
-
 #include "random_bits.h"
 #include "rows/ending.h"
 #include "simd/storages.h"
@@ -69,34 +67,63 @@ struct EndingKernels {
                        void* sums_of_rows) {
     const Reg scale = V::broadcast(static_cast<Scalar>(a.scale));
     Scalar* const sums = static_cast<Scalar*>(sums_of_rows);
-    if (sums != nullptr) std::memset(sums, 0, static_cast<std::size_t>(a.width) * sizeof(Scalar));
-    for (std::int64_t i = first; i < last; ++i) {
-      const std::int64_t row = i * a.width;
-      const S* const source = static_cast<const S*>(a.gradient) + row;
-      const S* const result = a.result ? static_cast<const S*>(a.result) + row : nullptr;
-      S* const out = a.out ? static_cast<S*>(a.out) + row : nullptr;
-      for (std::int64_t c = 0; c < a.width; c += V::kLanes) {
-        const bool whole = c + V::kLanes <= a.width;
-        const auto tail = V::mask(whole ? V::kLanes : static_cast<int>(a.width - c));
-        Reg value = V::mul(scale, whole ? V::load(source + c) : V::load(source + c, tail));
-        if (result != nullptr) {
-          const Reg made = whole ? V::load(result + c) : V::load(result + c, tail);
-          value = V::choose_less(V::zero(), made, value, V::zero());
-        }
-        if (out != nullptr) {
-          if (whole)
-            V::store(out + c, value);
-          else
-            V::store(out + c, value, tail);
-        }
-        if (sums != nullptr) {
-          if (whole)
-            V::store(sums + c, V::add(V::load(sums + c), value));
-          else
-            V::store(sums + c, V::add(V::load(sums + c, tail), value), tail);
-        }
-      }
+    for (std::int64_t c = 0; c < a.width; c += kSummed * V::kLanes) {
+      const std::int64_t left = (a.width - c + V::kLanes - 1) / V::kLanes;
+      const Columns columns{a, first, last, c, scale, sums};
+      if (left >= kSummed)
+        sum_columns<kSummed>(columns);
+      else if (left == 3)
+        sum_columns<3>(columns);
+      else if (left == 2)
+        sum_columns<2>(columns);
+      else
+        sum_columns<1>(columns);
     }
+  }
+
+ private:
+  static constexpr int kSummed = 4;
+
+  /// Some columns of some rows, from `column` on.
+  struct Columns {
+    const EndingGradient& a;
+    std::int64_t first, last, column;
+    Reg scale;
+    Scalar* sums;
+  };
+
+  /// The gradient in kCount registers a row, whose sums stay in registers: what was just written
+  /// takes long to be read again. The last one may be cut off.
+  template <int kCount>
+  static void sum_columns(const Columns& p) {
+    const S* const source = static_cast<const S*>(p.a.gradient) + p.column;
+    const S* const result = p.a.result ? static_cast<const S*>(p.a.result) + p.column : nullptr;
+    S* const out = p.a.out ? static_cast<S*>(p.a.out) + p.column : nullptr;
+    const std::int64_t rest = p.a.width - p.column - (kCount - 1) * V::kLanes;
+    const bool whole = rest >= V::kLanes;
+    const auto tail = V::mask(whole ? V::kLanes : static_cast<int>(rest));
+    const auto load = [&](const auto* from, int k) {
+      return whole || k < kCount - 1 ? V::load(from) : V::load(from, tail);
+    };
+    const auto store = [&](auto* to, Reg value, int k) {
+      if (whole || k < kCount - 1)
+        V::store(to, value);
+      else
+        V::store(to, value, tail);
+    };
+    Reg sum[kCount];
+    for (Reg& each : sum) each = V::zero();
+    for (std::int64_t i = p.first * p.a.width; i < p.last * p.a.width; i += p.a.width)
+      for (int k = 0; k < kCount; ++k) {
+        const std::int64_t at = i + k * V::kLanes;
+        Reg value = V::mul(p.scale, load(source + at, k));
+        if (result != nullptr)
+          value = V::choose_less(V::zero(), load(result + at, k), value, V::zero());
+        if (out != nullptr) store(out + at, value, k);
+        sum[k] = V::add(sum[k], value);
+      }
+    if (p.sums == nullptr) return;
+    for (int k = 0; k < kCount; ++k) store(p.sums + p.column + k * V::kLanes, sum[k], k);
   }
 };
 
