@@ -69,8 +69,13 @@ def random_graph(lengths: Any, num_columns: int, seed: int) -> Graph:
     return Graph(indptr, indices, rng.standard_normal(indices.size), num_columns)
 
 
+EMULATED_ROWS = 200
+"""Rows of a power law for the emulator: 5 of them have 500 edges, half one or two."""
+
+
 @functools.cache
-def ugly_graph(name: str) -> Graph:
+def ugly_graph(name: str, rows: int = 700) -> Graph:
+    """Return a graph; one of a power law has so many rows."""
     rng = np.random.default_rng(271)
     if name == "no rows":
         return random_graph(np.zeros(0, int), 5, 3)
@@ -83,7 +88,7 @@ def ugly_graph(name: str) -> Graph:
     if name == "holes":
         return random_graph(rng.integers(0, 2, 101) * rng.integers(0, 40, 101), 53, 11)
     if name == "power law":
-        return random_graph(np.minimum(rng.zipf(1.6, 700), 500), 611, 13)
+        return random_graph(np.minimum(rng.zipf(1.6, rows), 500), 611, 13)
     hubs = rng.integers(0, 9, 300)
     hubs[[0, 150, 299]] = [9000, 20000, 8193]
     return random_graph(hubs, 20011, 17)

@@ -7,7 +7,7 @@ import pytest
 
 from hpcgnn.kernels import cuda
 from tests.kernels import test_attention_dynamic as host_tests
-from tests.kernels.conftest import ugly_graph
+from tests.kernels.conftest import EMULATED_ROWS, ugly_graph
 from tests.kernels.cuda.test_attention import names_of
 from tests.kernels.cuda.test_products import rounded
 from tests.support import attention_oracle as oracle
@@ -65,7 +65,7 @@ def test_equals_edge_tensors(device, name, dtype):
 
 @pytest.mark.parametrize("size", [1, 33, 10**6])
 def test_group_sizes(device, size):
-    layer = host_tests.make_layer(ugly_graph("power law"), 1, 5)
+    layer = host_tests.make_layer(ugly_graph("power law", EMULATED_ROWS), 1, 5)
     assert_equal(run(device, layer, size), *host_tests.expected(layer), "float64")
 
 
@@ -92,7 +92,7 @@ def test_16_bit_values(device, heads, width, half):
 
 def test_a_tile_sums_the_vector_over_many_groups(device, monkeypatch):
     monkeypatch.setattr("hpcgnn.kernels.cuda.attention._TILES", 3)
-    layer = host_tests.make_layer(ugly_graph("power law"), 3, 4)
+    layer = host_tests.make_layer(ugly_graph("power law", EMULATED_ROWS), 3, 4)
     assert_equal(run(device, layer), *host_tests.expected(layer), "float64")
 
 

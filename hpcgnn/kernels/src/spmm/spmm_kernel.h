@@ -93,8 +93,8 @@ class SpmmBlock {
         j = begin(lower, j + 1, last_row, skipped);
       }
     }
-    skipped |= rest(upper, i, middle);
-    skipped |= rest(lower, j, last_row);
+    skipped |= rest(*this, upper, i, middle);
+    skipped |= rest(*this, lower, j, last_row);
     return skipped;
   }
 
@@ -120,12 +120,14 @@ class SpmmBlock {
     return i;
   }
 
-  /// Finish a row that has begun, and compute those behind it.
-  HPCGNN_INLINE bool rest(Row& row, std::int64_t i, std::int64_t last_row) const {
+  /// Finish a row that has begun, and compute those behind it. Of copies: what is called, and not
+  /// inlined, leaves the caller's in registers.
+  [[gnu::noinline]] static bool rest(SpmmBlock block, Row row, std::int64_t i,
+                                     std::int64_t last_row) {
     if (i >= last_row) return false;
-    walk(row);
-    finish(row);
-    return one_by_one(i + 1, last_row);
+    block.walk(row);
+    block.finish(row);
+    return block.one_by_one(i + 1, last_row);
   }
 
   /// Add the non-zeros that are left, and ask for the rows of x that follow.
