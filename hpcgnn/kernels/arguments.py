@@ -1,7 +1,4 @@
-"""Execution options of the kernels, and the array checks of GPU kernels and samplers.
-
-The kernels of the CPU check their arrays in C++.
-"""
+"""Execution options of kernels, and array checks of GPU kernels and samplers (others use C++)."""
 
 import functools
 from typing import Any, Literal, TypeAlias, TypedDict
