@@ -1,4 +1,4 @@
-"""What to change in the next run, as a command that can be pasted."""
+"""Advice for the next run: changed settings, and a command line to paste."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from hpcgnn.errors import InputError
 
 @dataclass(frozen=True)
 class Change:
-    """What another run should have.
+    """A change for the next run.
 
-    `why` says what it does, as the beginning of a sentence; `settings` are values by
-    ``section.key``, `first` the words of a command to run before. `ranks` None: as many as now.
+    `why` is an imperative phrase that says what the change does; `settings` are values by
+    ``section.key``; `first` is a command to run beforehand. `ranks` None keeps the number of ranks.
     """
 
     why: str
@@ -24,13 +24,13 @@ class Change:
 
 
 def accepted(subject: Subject, settings: Mapping[str, object]) -> bool:
-    """Return whether the program takes a run's configuration with some values changed."""
-    # They import torch, which the help of a report does without.
+    """Return whether a run's configuration is still valid with these settings changed."""
+    # Imported late: these modules import torch, which ``--help`` does not need.
     load_config = find_object("hpcgnn.config.file:load_config")
     check_run = find_object("hpcgnn.train.tasks:check_run")
     try:
         words = [f"{key}={value}" for key, value in settings.items()]
-        # What a run of somebody else names is not imported.
+        # Do not import modules named in the configuration of a run by somebody else.
         check_run(load_config(subject.run.path / "config.toml", words, trusted=()))
     except InputError:
         return False
@@ -40,7 +40,7 @@ def accepted(subject: Subject, settings: Mapping[str, object]) -> bool:
 def first_accepted(
     subject: Subject, choices: Sequence[tuple[str, Mapping[str, object]]]
 ) -> Change | None:
-    """Return the first change, of pairs of why and values, that changes something and is taken."""
+    """Return the first of the (why, settings) pairs that is a valid change of the configuration."""
     for why, settings in choices:
         differs = any(subject.settings.get(key) != value for key, value in settings.items())
         if differs and accepted(subject, settings):
@@ -49,20 +49,20 @@ def first_accepted(
 
 
 def command_of(subject: Subject, changes: Sequence[Change]) -> str:
-    """Return the lines that train anew with all of some changes, in a directory of its own."""
+    """Return the command lines of a new run with these changes, in a directory of its own."""
     path = subject.shown_path
     settings: dict[str, object] = {"run.dir": f"{path}-next"}
-    ranks, before = subject.ranks, []
+    ranks, preparations = subject.ranks, []
     for change in changes:
         settings |= change.settings
         ranks = change.ranks or ranks
         if change.first:
-            before.append(shlex.join(change.first) + (" &&\n" if change.settings else "\n"))
+            preparations.append(shlex.join(change.first) + (" &&\n" if change.settings else "\n"))
     srun = subject.session.get("launcher") == "srun"
     launch = ["srun" if srun else "mpiexec", "-n", str(ranks)] if ranks > 1 else []
     words = [*launch, "hpcgnn", "train", f"{path}/config.toml"]
     lines = [shlex.join(words), *(shlex.quote(f"{key}={_text(settings[key])}") for key in settings)]
-    return "".join(before) + " \\\n    ".join(lines)
+    return "".join(preparations) + " \\\n    ".join(lines)
 
 
 def _text(value: object) -> str:

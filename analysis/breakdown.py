@@ -1,14 +1,14 @@
-"""Seconds by phase on one rank, and how much communication hides behind computation.
+"""Seconds by phase on one rank, and how much communication is hidden behind computation.
 
-Of an epoch its training counts; the evaluation and the checkpoint behind it do not. Every instant
-counts once, for the innermost span around it (self time). Time in no span is `OTHER`: inside an
-epoch, and from the start of a session to its first epoch.
+Only the training of an epoch counts, not the evaluation and checkpoint after it. Every instant
+counts once, for the innermost span around it (self time). Time in no span is `OTHER`, both inside
+an epoch and from the start of a session to its first epoch.
 
-An exchange is in flight from the end of its span, or from when the first of the ranks that it waits
-for has sent, if that is later and known, to the span that completes it: the next ``wait`` with the
-same detail, or the next ``wait`` without one. Computing then *hides* what of it moves
-meanwhile, which the wait's record tells: bytes that had arrived when it began. Where all had, the
-exchange moved until this was seen; where a part had, as long as the rest would have let one expect.
+An exchange is in flight from the end of its span (or from the first message sent to it, if that is
+known and later) to the span that completes it: the next ``wait`` with the same detail, or the next
+``wait`` without one. Computation *hides* the time in which its bytes move meanwhile. The ``wait``
+records how many bytes had arrived when it began. If all had, the exchange moved until that was
+noticed; if some had, its moving time is extrapolated from the time that the rest took.
 Self time of `COMMUNICATION` phases is *exposed*.
 """
 
@@ -22,8 +22,8 @@ from hpcgnn.analysis.load import PHASES, SpanRecord
 
 OTHER = "other"
 COMMUNICATION = ("exchange", "wait", "reduce")
-_BEHIND = ("evaluate", "checkpoint")
-"""Phases behind the training of an epoch; all that begins after one of them belongs to it."""
+_AFTER_TRAINING = ("evaluate", "checkpoint")
+"""Phases after the training of an epoch; spans that begin after one of them belong to it."""
 PHASE_ORDER = (*PHASES, OTHER)
 
 _NANO = 1e-9
@@ -34,10 +34,10 @@ Flight = tuple[SpanRecord, SpanRecord]
 Epoch = tuple[int | None, int | None]
 """Seed and number."""
 EpochSeconds = Mapping[Epoch, float]
-"""Seconds of training of each epoch that counts, see `hpcgnn.trace.epochs`."""
+"""Training seconds of each counted epoch, see `hpcgnn.trace.epochs`."""
 FirstSent = Mapping[tuple[int, int], int]
-"""By session and start of an exchange's span: when the first of the messages that it brings was
-sent, on the clock of who receives it."""
+"""When the first message received by an exchange was sent, on the receiver's clock, by the session
+and start of the exchange's span."""
 
 
 @dataclass
@@ -59,13 +59,13 @@ class SpanTotal:
 
 @dataclass
 class Hidden:
-    """What waits tell of the exchanges that they complete.
+    """Hidden communication, from the records of the waits that complete exchanges.
 
-    Of `exchanges` was measured what had arrived; of exchanges between GPUs, and in older traces,
-    nothing is known. They brought `awaited_bytes`, of which `arrived_bytes` were there when
-    somebody waited. `hidden_s` is computing while they moved, `coverable_s` computing that was
-    there to hide them, had they moved all the time since the first was sent: at most as long as
-    they moved and were waited for.
+    `exchanges` counts the exchanges with measured arrivals: those between GPUs, and those of older
+    traces, have none. They received `awaited_bytes`, of which `arrived_bytes` had arrived when the
+    wait began. `hidden_s` is computation during their movement. `coverable_s` is the computation
+    that could have hidden them had they moved continuously since the first message was sent, at
+    most for the time that they moved or were waited for.
     """
 
     exchanges: int = 0
@@ -77,9 +77,9 @@ class Hidden:
 
 @dataclass
 class RankTimes:
-    """What one rank did inside its epochs and outside them; seconds are sums over all epochs.
+    """Times of one rank inside and outside its epochs; seconds are sums over the counted epochs.
 
-    Only `epochs` has those that do not count.
+    Only `epochs` includes epochs that are not counted; `counted` is the number of those that are.
     """
 
     rank: int
@@ -93,7 +93,7 @@ class RankTimes:
 
     @property
     def wall(self) -> float:
-        """Seconds of training of all epochs that count."""
+        """Training seconds of all counted epochs."""
         return sum(self.phases.values())
 
 
@@ -105,9 +105,9 @@ def measure_rank(
 ) -> RankTimes:
     """Sum up the spans of one rank.
 
-    `first_sent` is what other ranks' traces tell: without an entry an exchange moves from the end
-    of its span. Without `epoch_s` all epochs count, each from its first span of training to its
-    last.
+    `first_sent` comes from the traces of other ranks; an exchange without an entry moves from the
+    end of its span. Without `epoch_s` all epochs count, each from its first to its last span of
+    training.
     """
     times = RankTimes(rank)
     times.epochs = len({(span.seed, span.epoch) for span in spans if span.epoch is not None})
@@ -128,19 +128,18 @@ def measure_rank(
 def training(
     spans: Iterable[SpanRecord], epoch_s: EpochSeconds | None = None
 ) -> dict[Epoch, list[SpanRecord]]:
-    """Return the spans of training in each epoch that counts, in the order in which they ended."""
+    """Return the training spans of each counted epoch, in the order in which they ended."""
     epochs: dict[Epoch, list[SpanRecord]] = defaultdict(list)
     for span in spans:
         if span.epoch is not None and (epoch_s is None or (span.seed, span.epoch) in epoch_s):
             epochs[span.seed, span.epoch].append(span)
-    found = {}
+    trained_by_epoch = {}
     for key, epoch in epochs.items():
-        behind = [span.start_ns for span in epoch if span.phase in _BEHIND]
-        end_ns = min(behind, default=None)
+        end_ns = min((s.start_ns for s in epoch if s.phase in _AFTER_TRAINING), default=None)
         trained = [span for span in epoch if end_ns is None or span.start_ns < end_ns]
         if trained:
-            found[key] = trained
-    return found
+            trained_by_epoch[key] = trained
+    return trained_by_epoch
 
 
 def _add_outside(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
@@ -162,32 +161,32 @@ def _add_epoch(
         times.phases[span.phase] += own
         if span.phase in COMMUNICATION:
             times.exposed += own
-    # The clock of the metrics stops a little later than the last span.
+    # The epoch's seconds in the metrics end a little later than the last span.
     covered = sum(span.self_ns for span in spans) * _NANO
     times.phases[OTHER] += max(seconds - covered, wall - covered, 0.0)
     _add_hidden(times.hidden, _by_start(spans), first_sent)
 
 
 def _by_start(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
-    """Return spans in the order of their starts, one before those inside it."""
-    # Records come in the order of their ends; reversed, a span precedes those inside it.
+    """Return spans in the order of their starts, each before the spans nested in it."""
+    # Records are ordered by their ends; in reverse, a span precedes those nested in it.
     nested = list(reversed(spans))
     nested.sort(key=lambda span: (span.start_ns, -span.stop_ns))
     return nested
 
 
-def _add_hidden(found: Hidden, nested: Sequence[SpanRecord], first_sent: FirstSent) -> None:
+def _add_hidden(totals: Hidden, nested: Sequence[SpanRecord], first_sent: FirstSent) -> None:
     hidden, coverable = list[Interval](), list[Interval]()
     for exchange, wait in _flights(nested):
         if wait.awaited_bytes:
             arrived, waited_ns = wait.arrived_bytes or 0, wait.waited_ns or 0
-            found.exchanges += 1
-            found.awaited_bytes += wait.awaited_bytes
-            found.arrived_bytes += arrived
+            totals.exchanges += 1
+            totals.awaited_bytes += wait.awaited_bytes
+            totals.arrived_bytes += arrived
             if arrived == wait.awaited_bytes and wait.moving_ns is None:
-                # All was there, and nobody saw since when.
+                # Everything had arrived, at an unknown time.
                 continue
-            # Nothing moves before somebody has sent.
+            # Nothing moves before the first message is sent.
             key = exchange.session, exchange.start_ns
             start_ns = max(exchange.stop_ns, first_sent.get(key, exchange.stop_ns))
             moved_ns = max((wait.moving_ns or 0) - (start_ns - exchange.stop_ns), 0)
@@ -196,23 +195,23 @@ def _add_hidden(found: Hidden, nested: Sequence[SpanRecord], first_sent: FirstSe
             for intervals, length_ns in ((hidden, moved_ns), (coverable, moved_ns + waited_ns)):
                 stop_ns = min(wait.start_ns, start_ns + length_ns)
                 intervals.append((start_ns, max(stop_ns, start_ns)))
-    found.hidden_s += _computing_ns(nested, hidden) * _NANO
-    found.coverable_s += _computing_ns(nested, coverable) * _NANO
+    totals.hidden_s += _computing_ns(nested, hidden) * _NANO
+    totals.coverable_s += _computing_ns(nested, coverable) * _NANO
 
 
 def _computing_ns(nested: Sequence[SpanRecord], intervals: Sequence[Interval]) -> int:
-    """Return the self time of computing spans inside the union of some intervals."""
+    """Return the self time of computing spans inside the union of the intervals."""
     inside = _CoveredTime(intervals)
-    total, around = 0, list[SpanRecord]()
+    total, enclosing = 0, list[SpanRecord]()
     for span in nested:
-        while around and around[-1].stop_ns <= span.start_ns:
-            around.pop()
+        while enclosing and enclosing[-1].stop_ns <= span.start_ns:
+            enclosing.pop()
         covered = inside.before(span.stop_ns) - inside.before(span.start_ns)
         if span.phase not in COMMUNICATION:
             total += covered
-        if around and around[-1].phase not in COMMUNICATION:
+        if enclosing and enclosing[-1].phase not in COMMUNICATION:
             total -= covered
-        around.append(span)
+        enclosing.append(span)
     return total
 
 
@@ -222,16 +221,16 @@ def flights_of(spans: Sequence[SpanRecord]) -> list[Flight]:
 
 
 def _flights(spans: Iterable[SpanRecord]) -> list[Flight]:
-    """Return every exchange with the span that completes it; `spans` by start."""
+    """Return every exchange with the span that completes it; `spans` are ordered by start."""
     waiting: dict[str, deque[SpanRecord]] = defaultdict(deque)
-    found: list[Flight] = []
+    flights: list[Flight] = []
     for span in spans:
         if span.phase == "exchange":
             waiting[span.detail].append(span)
         elif span.phase == "wait":
-            found += [(exchange, span) for exchange in _take_completed(waiting, span.detail)]
+            flights += [(exchange, span) for exchange in _take_completed(waiting, span.detail)]
     never_waited = chain.from_iterable(waiting.values())
-    return found + [(exchange, exchange) for exchange in never_waited]
+    return flights + [(exchange, exchange) for exchange in never_waited]
 
 
 def _take_completed(waiting: dict[str, deque[SpanRecord]], detail: str) -> list[SpanRecord]:
@@ -243,7 +242,7 @@ def _take_completed(waiting: dict[str, deque[SpanRecord]], detail: str) -> list[
 
 
 class _CoveredTime:
-    """How much of the time before an instant lies inside a set of intervals."""
+    """Time before an instant that is covered by the union of intervals."""
 
     def __init__(self, intervals: Iterable[Interval]) -> None:
         self._starts: list[int] = []

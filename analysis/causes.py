@@ -1,7 +1,7 @@
-"""What an epoch loses time to. A cause is a function that finds it in a run's records, or nothing.
+"""Causes of slow epochs; one function finds each cause in a run's records, or returns None.
 
-Each states figures that were recorded. What follows from them is worded as such: time that the same
-work took longer, and nothing in the records explains, is called that.
+Texts state recorded figures, and word conclusions as such: time that the records do not explain is
+called unexplained.
 """
 
 import math
@@ -16,7 +16,7 @@ from hpcgnn.analysis.figures import scaled
 from hpcgnn.analysis.subject import Subject
 
 _FAULTS = 100.0
-"""Pages read from disk a second: 100 of them take 1 % of the time at 0.1 ms each, mostly more."""
+"""Major page faults a second: 100 of them take at least 1 % of the time, at 0.1 ms or more each."""
 _QUEUED = 0.1
 _SLOW = 0.05
 _MOVING = 0.2
@@ -24,22 +24,21 @@ _LONG_MOVE_S = 1e-3
 _SHORT_STEP_S = 0.02
 _OVERHEAD = 0.4
 _FEW_ROWS = 500
-"""Of a step, up to which what calls cost is more than the arithmetic in them."""
-_JUDGED = 0.3
-_UNEVEN = 1.25
+"""Rows of a step below which the overhead of calls exceeds their arithmetic."""
+_EVALUATING = 0.3
 _WAITING = ("wait", "reduce", "exchange")
-# Where a rank is done before the first one, whose clock the epoch has, the rest of it has no name.
-_BESIDE = (*_WAITING, "other")
+# "other" includes the time that a rank idles at the end: rank 0's clock times the epoch.
+_NOT_COMPUTING = (*_WAITING, "other")
 _PRODUCTS = ("interior", "boundary")
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a run is slower than it could be.
+    """A reason why a run is slower than it could be.
 
-    `name` has two or three words, `text` is a clause with its figures. `share` is of an epoch, or
-    of the run for evaluations. `rank` None: all ranks have it. `change` None: no configuration
-    helps.
+    `name` has one to three words, `text` is a clause with figures. `share` is the part of an epoch
+    that is lost, or of the run for evaluations. `rank` None: it concerns all ranks. `change` None:
+    no configuration helps.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Cause:
 
 
 def causes(subject: Subject) -> list[Cause]:
-    """Return what was found, the largest share first; what stops the others' sense comes first."""
+    """Return the causes found, largest share first; swapping comes before all others."""
     found = [cause for find in _ALL if (cause := find(subject)) is not None]
     return sorted(found, key=lambda cause: (cause.name not in _FIRST, -cause.share))
 
@@ -63,8 +62,8 @@ def phases_of(subject: Subject) -> dict[int, dict[str, float]]:
 
 
 def busy(phases: Mapping[str, float]) -> float:
-    """Return the seconds of a rank's computing."""
-    return sum(seconds for phase, seconds in phases.items() if phase not in _BESIDE)
+    """Return the seconds in which a rank computes."""
+    return sum(seconds for phase, seconds in phases.items() if phase not in _NOT_COMPUTING)
 
 
 def seconds_text(seconds: float) -> str:
@@ -79,9 +78,9 @@ def share_text(share: float) -> str:
 
 
 def _swaps(subject: Subject) -> Cause | None:
-    """Find pages that are read from disk: memory that does not fit."""
+    """Find major page faults, a sign that memory is too small."""
     faults = subject.usage("major_faults")
-    rank = max(faults, key=lambda each: faults[each], default=None)
+    rank = max(faults, key=lambda number: faults[number], default=None)
     if rank is None or not subject.counted_s or faults[rank] / subject.counted_s < _FAULTS:
         return None
     rate = faults[rank] / subject.counted_s
@@ -89,9 +88,9 @@ def _swaps(subject: Subject) -> Cause | None:
         f"rank {rank} read {faults[rank]:,} pages from disk while it trained, {rate:,.0f} a "
         "second: memory is short (swap)"
     )
-    least = "Hold fewer rows of other ranks in memory"
+    fewer_rows = "Hold fewer rows of other ranks in memory"
     choices = [
-        (least, {"exchange.schedule": "sequential", "exchange.keep_products": "never"}),
+        (fewer_rows, {"exchange.schedule": "sequential", "exchange.keep_products": "never"}),
         ("Keep no products of the first layer", {"exchange.keep_products": "never"}),
         ("Halve the width of the rows", {"train.precision": "bfloat16"}),
     ]
@@ -99,7 +98,7 @@ def _swaps(subject: Subject) -> Cause | None:
 
 
 def _shares_cores(subject: Subject) -> Cause | None:
-    """Find more threads than cores, or cores that others use."""
+    """Find more threads than cores, or cores that other programs use."""
     hosts, threads = subject.session.get("hosts", []), subject.session.get("threads", 1)
     full = [host for host in hosts if host["ranks"] * threads > host["cores"]]
     queued = subject.usage("queued_s")
@@ -109,19 +108,18 @@ def _shares_cores(subject: Subject) -> Cause | None:
         return None
     if not full and (share is None or not hosts):
         return None
-    stood = f"; a rank stood in the queue for a core {share_text(share or 0)} of the time"
-    measured = "" if share is None else stood
+    queueing = f"; a rank waited for a core {share_text(share or 0)} of the time"
+    measured = "" if share is None else queueing
     if not full:
         host = hosts[0]
         text = f"other programs use the {host['cores']} cores of {host['name']}{measured}"
-        # To find them is all that this program can offer.
-        look = Change("See who uses the cores", first=("top", "-b", "-n", "1"))
-        return Cause("busy cores", share or 0.0, text, look)
+        # No setting of a run helps; the user can only look for the other programs.
+        inspect = Change("See which programs use the cores", first=("top", "-b", "-n", "1"))
+        return Cause("busy cores", share or 0.0, text, inspect)
     host = full[0]
-    each = f"{threads} threads each" if threads > 1 else "1 thread each"
-    text = (
-        f"{host['ranks']} ranks with {each} share {host['cores']} cores of {host['name']}{measured}"
-    )
+    per_rank = f"{threads} threads each" if threads > 1 else "1 thread each"
+    users = f"{host['ranks']} ranks with {per_rank}"
+    text = f"{users} share {host['cores']} cores of {host['name']}{measured}"
     lost = 1 - host["cores"] / (host["ranks"] * threads) if share is None else share
     return Cause("shared cores", lost, text, _own_cores(subject, host, threads))
 
@@ -139,20 +137,20 @@ def _own_cores(subject: Subject, host: Mapping[str, Any], threads: int) -> Chang
 
 
 def _slow_rank(subject: Subject) -> Cause | None:
-    """Find one rank that computes longer than the others, who wait for it."""
+    """Find one rank that computes longer than the others, which wait for it."""
     phases = phases_of(subject)
     if len(phases) < 2 or not subject.epochs:
         return None
-    seconds = {rank: busy(each) for rank, each in phases.items()}
-    rank = max(seconds, key=lambda each: seconds[each])
-    usual = median(value for each, value in seconds.items() if each != rank)
+    seconds = {number: busy(by_phase) for number, by_phase in phases.items()}
+    rank = max(seconds, key=lambda number: seconds[number])
+    usual = median(value for number, value in seconds.items() if number != rank)
     share = (seconds[rank] - usual) / subject.epochs["epoch_s"]
     if share < _SLOW:
         return None
     waits = [
-        each["late_s"].get(str(rank), 0.0)
-        for each in subject.epochs["per_rank"]
-        if each["rank"] != rank
+        entry["late_s"].get(str(rank), 0.0)
+        for entry in subject.epochs["per_rank"]
+        if entry["rank"] != rank
     ]
     waited = f", for which the others wait {seconds_text(mean(waits))}" if any(waits) else ""
     longer = (
@@ -164,15 +162,15 @@ def _slow_rank(subject: Subject) -> Cause | None:
 
 
 def _why_slow(subject: Subject, rank: int, excess: float) -> tuple[str, str, Change | None]:
-    """Return a name, the reason by what was recorded, and what to change."""
-    phases = phases_of(subject)
-    mine = phases.pop(rank)
+    """Return the name of the cause, its reason from the records, and a change that helps."""
+    others = phases_of(subject)
+    slow = others.pop(rank)
     ratios = {key: _ratio(subject, key, rank) for key in ("local_nodes", "local_edges")}
     explained = 0.0
-    for phase in {name for each in phases.values() for name in each} - set(_BESIDE):
-        usual = median(each.get(phase, 0.0) for each in phases.values())
+    for phase in {name for by_phase in others.values() for name in by_phase} - set(_NOT_COMPUTING):
+        usual = median(by_phase.get(phase, 0.0) for by_phase in others.values())
         ratio = ratios["local_edges" if phase in _PRODUCTS else "local_nodes"] or 1.0
-        explained += min((ratio - 1) * usual, mine.get(phase, 0.0) - usual)
+        explained += min((ratio - 1) * usual, slow.get(phase, 0.0) - usual)
     work = ", ".join(
         f"{ratio:.2g} times the {key.partition('_')[2]}" for key, ratio in ratios.items() if ratio
     )
@@ -181,19 +179,16 @@ def _why_slow(subject: Subject, rank: int, excess: float) -> tuple[str, str, Cha
     queued = subject.usage("queued_s")
     if rank in queued and subject.counted_s:
         share = queued[rank] / subject.counted_s
-        others = [value / subject.counted_s for each, value in queued.items() if each != rank]
-        if share >= _QUEUED and share >= 2 * median(others or [0.0]):
-            why = f"it stood in the queue for a core {share_text(share)} of the time"
-            return (
-                "busy cores",
-                why,
-                Change("See who uses its cores", first=("top", "-b", "-n", "1")),
-            )
+        shares = [value / subject.counted_s for number, value in queued.items() if number != rank]
+        if share >= _QUEUED and share >= 2 * median(shares or [0.0]):
+            why = f"it waited for a core {share_text(share)} of the time"
+            inspect = Change("See which programs use its cores", first=("top", "-b", "-n", "1"))
+            return "busy cores", why, inspect
     same = f"with {work} the same work takes it longer" if work else "nothing recorded explains it"
-    host = next((each.get("host", "") for each in subject.details if each["rank"] == rank), "")
-    place = f" (on {host})" if host else ""
-    check = Change("Look at its host", first=("hpcgnn", "doctor"))
-    return "slow rank", f"{same}: a slower processor, or more to do{place}", check
+    host = next((entry.get("host", "") for entry in subject.details if entry["rank"] == rank), "")
+    where = f" (on {host})" if host else ""
+    check = Change("Check its host", first=("hpcgnn", "doctor"))
+    return "slow rank", f"{same}; its processor may be slower, or busy otherwise{where}", check
 
 
 def _ratio(subject: Subject, key: str, rank: int) -> float | None:
@@ -217,7 +212,7 @@ def _better_parts(subject: Subject) -> Change | None:
 
 
 def _slow_link(subject: Subject) -> Cause | None:
-    """Find rows that are long on their way, though nobody was late."""
+    """Find slow transfers of rows from ranks that were not late."""
     if not phases_of(subject) or not subject.epochs:
         return None
     ranks, epoch_s = subject.epochs["per_rank"], subject.epochs["epoch_s"]
@@ -228,8 +223,8 @@ def _slow_link(subject: Subject) -> Cause | None:
     size = mean(each["moved_bytes"] for each in ranks)
     rate = f"{size / moving / 1e6:.3g} MB/s" if size else "no rows at all"
     text = (
-        f"a rank waits {seconds_text(moving)} of an epoch for messages that nobody sent late, "
-        f"{seconds_text(moving / moves)} each time: {size / 1e6:.3g} MB come at {rate} (slow link)"
+        f"a rank waits {seconds_text(moving)} of an epoch for messages that were not sent late, "
+        f"{seconds_text(moving / moves)} each time: {size / 1e6:.3g} MB at {rate} (slow link)"
     )
     return Cause("slow link", share, text, _fewer_bytes(subject))
 
@@ -244,7 +239,7 @@ def _fewer_bytes(subject: Subject) -> Change | None:
 
 
 def _small_steps(subject: Subject) -> Cause | None:
-    """Find steps that are so short that what each pays anew is most of it."""
+    """Find steps so short that their fixed costs dominate."""
     phases = phases_of(subject)
     if not phases or not subject.epochs:
         return None
@@ -263,18 +258,18 @@ def _small_steps(subject: Subject) -> Cause | None:
         share = max(share, 1 - rows / _FEW_ROWS)
         text = (
             f"{steps} {seconds_text(epoch_s / count)} on some {rows:,.0f} rows each: the work of a "
-            "step is small beside what each pays whatever its size"
+            "step is small compared with its fixed costs"
         )
         return Cause("small steps", share, text, _larger_steps(subject, count))
     text = (
-        f"{steps} {seconds_text(epoch_s / count)}, and {share_text(share)} of it is what each step "
-        "pays whatever its size (messages, sums, the optimiser): the work of a step is small"
+        f"{steps} {seconds_text(epoch_s / count)}, and {share_text(share)} of it are fixed costs "
+        "of each step (messages, sums, the optimiser): the work of a step is small"
     )
     return Cause("small steps", share, text, _larger_steps(subject, count))
 
 
 def _rows_of_step(subject: Subject) -> float:
-    """Return the rows of a rank in a step on graphs or subgraphs; infinity where none tells it."""
+    """Return a rank's rows in a step on graphs or subgraphs; infinity if that is not recorded."""
     graph, sampling = (subject.run.summary.get(name) or {} for name in ("graph", "sampling"))
     if (nodes := sampling.get("mean_nodes")) is not None:
         return float(nodes * subject.settings.get("sampling.subgraphs", 1) / subject.ranks)
@@ -298,23 +293,23 @@ def _larger_steps(subject: Subject, steps: float) -> Change | None:
     return Change("Use fewer ranks", ranks=fewer) if fewer < subject.ranks else None
 
 
-def _judges_often(subject: Subject) -> Cause | None:
-    """Find evaluations that take much of the run."""
+def _evaluates_often(subject: Subject) -> Cause | None:
+    """Find evaluations that take a large share of the run."""
     trained = sum(row.get("epoch_s", 0.0) for row in subject.rows)
-    judged = [row["evaluate_s"] for row in subject.rows if row.get("evaluate_s")]
-    share = sum(judged) / (trained + sum(judged)) if judged else 0.0
-    if share < _JUDGED or len(judged) < 2:
+    evaluations = [row["evaluate_s"] for row in subject.rows if row.get("evaluate_s")]
+    share = sum(evaluations) / (trained + sum(evaluations)) if evaluations else 0.0
+    if share < _EVALUATING or len(evaluations) < 2:
         return None
-    each = seconds_text(median(judged))
-    text = f"{len(judged)} evaluations take {share_text(share)} of the run, {each} each"
+    usual = seconds_text(median(evaluations))
+    text = f"{len(evaluations)} evaluations take {share_text(share)} of the run, {usual} each"
     every = 5 * subject.settings.get("train.evaluate_every", 1)
-    change = Change("Judge less often", {"train.evaluate_every": every})
+    change = Change("Evaluate less often", {"train.evaluate_every": every})
     return Cause("evaluations", share, text, change)
 
 
 _ALL: tuple[Callable[[Subject], Cause | None], ...] = (
     *(_swaps, _shares_cores, _slow_rank, _slow_link, _small_steps),
-    _judges_often,
+    _evaluates_often,
 )
 _FIRST = ("swap",)
-"""While it lasts, shares of the others say little."""
+"""Causes that distort the shares of all others."""

@@ -1,4 +1,4 @@
-"""The figures of a report's page; each function returns one, to be drawn when the page is made."""
+"""Figures of a report's page, with their captions; they are drawn when the page is made."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -35,7 +35,7 @@ _FEW_EPOCHS = 150
 
 
 def side_by_side(subjects: Sequence[Subject]) -> Iterator[FigureOf]:
-    """Yield the figures that set runs beside each other."""
+    """Yield the figures that compare runs."""
     names = [each.run.name for each in subjects]
     if any(each.epochs for each in subjects):
         means = [_phase_means(each.epochs) for each in subjects]
@@ -49,14 +49,14 @@ def side_by_side(subjects: Sequence[Subject]) -> Iterator[FigureOf]:
     sent = [each.epoch["epoch_bytes"] for each in subjects]
     for caption, values, unit in (
         ("Sent in an epoch, all ranks", sent, "B"),
-        ("Peak memory, rank that needed most", peaks, "MiB"),
+        ("Peak memory, largest over ranks", peaks, "MiB"),
     ):
         if any(values):
             yield FigureOf(caption, partial(_draw_bars, names, values, unit))
 
 
 def learning(runs: Sequence[RunCurves]) -> Iterator[FigureOf]:
-    """Yield loss and figures of merit by epoch, one of these by seconds, and times of epochs."""
+    """Yield loss and metrics by epoch, the first metric over seconds, and times of epochs."""
     metrics = [name for name in METRICS if any(name in each.metrics for each in runs)]
     for name in ("loss", *metrics):
         part = "" if len(runs) == 1 else (" of training" if name == "loss" else ", validation")
@@ -74,7 +74,7 @@ def learning(runs: Sequence[RunCurves]) -> Iterator[FigureOf]:
 
 
 def by_rank(subject: Subject) -> Iterator[FigureOf]:
-    """Yield the figures of a run's ranks."""
+    """Yield the figures of a run by rank."""
     epochs, traffic, memory = subject.epochs, subject.traffic, subject.memory
     if epochs is not None and epochs["counted"]:
         note = f"{epochs['epochs']} epochs on {epochs['ranks']} ranks; of the median epoch."
@@ -98,13 +98,13 @@ def by_rank(subject: Subject) -> Iterator[FigureOf]:
 
 
 def _rows_in_memory(memory: RunMemory, bounded: bool) -> FigureOf:
-    """Return rows by owner; only the sequential schedule has bounds."""
+    """Return the figure of rows in memory by owner; the sequential schedule has bounds."""
     note = (
-        "Rows of the widest kind that travels in an epoch: a rank's own, and the most of other "
+        "Sizes for the widest rows sent in an epoch: a rank's own rows, and the most rows of other "
         "ranks that it held at once."
     )
     if bounded:
-        note += " The sequential schedule keeps to 2/N of all, with prefetch to 3/N."
+        note += " The sequential schedule holds at most 2/N of all rows, 3/N with prefetch."
     caption = "Rows in memory" + ", against 2/N and 3/N" * bounded
     return FigureOf(caption, partial(_draw_rows, memory, bounded), note)
 
@@ -120,8 +120,8 @@ def _phase_means(epochs: dict[str, Any] | None) -> dict[str, float]:
     }
 
 
-def _lying(names: Sequence[str]) -> tuple[Figure, Any]:
-    """Return a figure for a lying bar for each name, the first one on top."""
+def _horizontal(names: Sequence[str]) -> tuple[Figure, Any]:
+    """Return a figure for one horizontal bar per name, the first one on top."""
     figure = new_figure(_WIDTH, max(_HEIGHT, 1.1 + 0.22 * len(names)))
     axis = figure.subplots()
     axis.set_yticks(range(len(names)), names)
@@ -131,7 +131,7 @@ def _lying(names: Sequence[str]) -> tuple[Figure, Any]:
 
 
 def _draw_phases(names: Sequence[str], means: Sequence[dict[str, float]]) -> Figure:
-    figure, axis = _lying(names)
+    figure, axis = _horizontal(names)
     factor, unit = scaled(max(sum(row.values()) for row in means), "s")
     left = np.zeros(len(names))
     for phase in PHASE_ORDER:
@@ -152,7 +152,7 @@ def _draw_phases(names: Sequence[str], means: Sequence[dict[str, float]]) -> Fig
 
 
 def _draw_bars(names: Sequence[str], values: Sequence[float | None], unit: str) -> Figure:
-    figure, axis = _lying(names)
+    figure, axis = _horizontal(names)
     numbers = [value or 0.0 for value in values]
     factor, unit = (1 / _MEBI, unit) if unit == "MiB" else scaled(max(numbers), unit)
     bars = axis.barh(range(len(names)), [factor * value for value in numbers], color=_OWN)
@@ -182,17 +182,17 @@ def _draw_learning(runs: Sequence[RunCurves], name: str) -> Figure:
 
 def _draw_over_seconds(runs: Sequence[RunCurves], name: str) -> Figure:
     figure, axis = _plain("seconds")
-    for place, run in enumerate(runs):
-        found, kept = run.over_seconds(shared_key(name)), run.kept()
-        if found is None or not len(found[0]):
+    for index, run in enumerate(runs):
+        curve, kept = run.over_seconds(shared_key(name)), run.kept()
+        if curve is None or not len(curve[0]):
             continue
-        look = Look.of_run(place, len(runs))
+        look = Look.of_run(index, len(runs))
         axis.plot(
-            *found, color=look.colour, linestyle=look.dashes, linewidth=look.width,
+            *curve, color=look.colour, linestyle=look.dashes, linewidth=look.width,
             label=run.label if len(runs) > 1 else "validation",
         )  # fmt: skip
         epochs = run.curve(shared_key(name)).epochs
-        rings = np.interp(kept, epochs, found[0]), np.interp(kept, epochs, found[1])
+        rings = np.interp(kept, epochs, curve[0]), np.interp(kept, epochs, curve[1])
         axis.plot(*rings, "o", mfc="none", mec=KEPT, markersize=8, label="kept epoch")
     axis.set_xlim(left=0)
     in_per_cent(axis, name)
@@ -202,11 +202,11 @@ def _draw_over_seconds(runs: Sequence[RunCurves], name: str) -> Figure:
 def _draw_epoch_times(runs: Sequence[RunCurves]) -> Figure:
     figure, axis = _plain("epoch, seed after seed")
     factor, unit = scaled(max(max(run.epoch_seconds(), default=0.0) for run in runs), "s")
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         seconds = [factor * value for value in run.epoch_seconds()]
         if not seconds:
             continue
-        look = Look.of_run(place, len(runs))
+        look = Look.of_run(index, len(runs))
         marker = "." if len(seconds) <= _FEW_EPOCHS else ""
         axis.plot(
             range(len(seconds)), seconds, marker=marker, markersize=4, color=look.colour,
@@ -233,11 +233,11 @@ def _stacked(
     per_rank: Sequence[dict[str, Any]],
     parts: Mapping[str, Part],
     label: str,
-    beside: Sequence[str],
+    unranked: Sequence[str],
 ) -> Figure:
     figure = new_figure(_WIDTH, _HEIGHT + 0.1 * -(-len(parts) // 4))
     axis = figure.subplots()
-    unit = stack_seconds(axis, per_rank, parts, beside)
+    unit = stack_seconds(axis, per_rank, parts, unranked)
     axis.set_ylabel(f"{label} ({unit})")
     return _with_legend(figure)
 
@@ -279,10 +279,10 @@ def _draw_rows(memory: RunMemory, bounded: bool) -> Figure:
         level = share * memory.whole / len(memory.ranks) / _MEBI
         axis.axhline(level, color=_PLAN, linestyle=style, label=f"{share}/N")
     if memory.plan is not None:
-        where = memory.plan["rehearsed_rank"]
-        name = f"rank {where}"
+        rehearsed = memory.plan["rehearsed_rank"]
+        name = f"rank {rehearsed}"
         if name in bars.names:
-            rank = next(each for each in memory.ranks if each.rank == where)
+            rank = next(each for each in memory.ranks if each.rank == rehearsed)
             level = ((rank.own or 0) + memory.plan["ghost_bytes"]) / _MEBI
             axis.plot([bars.names.index(name)], [level], "D", color="#009e73", label="plan")
     return _with_legend(figure)
@@ -296,7 +296,7 @@ def _memory_bars(memory: RunMemory, heights: Sequence[float]) -> tuple[Figure, A
 
 
 def _with_legend(figure: Figure) -> Figure:
-    """Add a legend below, a line for each label, and room for its lines."""
+    """Add a legend below the figure, one entry for each label, and make room for it."""
     entries = dict(zip(*reversed(figure.axes[0].get_legend_handles_labels()), strict=True))
     longest = max(map(len, entries), default=0)
     columns = 4 if longest <= 9 else 3 if longest <= 14 else 2 if longest <= 26 else 1

@@ -1,4 +1,4 @@
-"""Who sends how much to whom: rows and bytes from rank to rank in the exchanges of an epoch.
+"""Communication matrix: rows and bytes from rank to rank in the exchanges of an epoch.
 
 ``hpcgnn analyse comm_matrix RUN``. The figures come from the ``peers`` of exchange spans, in
 which every rank records what it sends; nothing is estimated.
@@ -43,10 +43,10 @@ Matrix = NDArray[np.int64]
 
 @dataclass
 class Traffic:
-    """Sums over the epochs that count; matrices are indexed by sender, then receiver.
+    """Sums over the counted epochs; matrices are indexed by sender, then receiver.
 
-    `unassigned_rows` were sent by spans that do not say to whom; `summed_bytes` went into sums over
-    ranks, by rank.
+    `unassigned_rows` were sent in spans that record no receiver; `summed_bytes` are the bytes of
+    each rank in sums over ranks.
     """
 
     rows: Matrix
@@ -69,11 +69,11 @@ class Traffic:
 
 
 def collect(trace: Trace, name: str | None) -> tuple[Traffic, list[str]]:
-    """Sum up the exchanges called `name`, or all, in the training of the epochs that count.
+    """Sum up the exchanges named `name`, or all exchanges, in the training of counted epochs.
 
-    Returns them with the names that were found.
+    Returns the sums, and the names of all exchanges.
 
-    Raises `InputError` if no exchange is called `name`, or one names a rank that does not exist.
+    Raises `InputError` if no exchange is named `name`, or if a receiver does not exist.
     """
     count = trace.num_ranks
     rows, size = (np.zeros((count, count), np.int64) for _ in ("rows", "bytes"))
@@ -99,7 +99,7 @@ def collect(trace: Trace, name: str | None) -> tuple[Traffic, list[str]]:
 
 
 def summarise(trace: Trace, name: str | None = None) -> dict[str, Any]:
-    """Return matrices, totals by rank and their spread, of an epoch (`hpcgnn.trace.epochs`)."""
+    """Return an epoch's matrices, totals by rank and their spread (`hpcgnn.trace.epochs`)."""
     traffic, names = collect(trace, name)
     summary: dict[str, Any] = {
         "ranks": trace.num_ranks,
@@ -134,7 +134,7 @@ def show(name: str, summary: dict[str, Any]) -> None:
     if summary["missing_ranks"]:
         print(f"note: no trace of ranks {summary['missing_ranks']}; what they sent is left out")
     if summary["unassigned_rows"]:
-        print(f"note: {summary['unassigned_rows']} rows name no receiver and are left out")
+        print(f"note: {summary['unassigned_rows']} rows have no recorded receiver; left out")
     rows, size = summary["rows"], summary["bytes"]
     count = summary["ranks"]
     if count <= _MAX_PRINTED:
@@ -173,10 +173,10 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
 
 
 def show_totals(axis: Axes, sent: Sequence[int], received: Sequence[int]) -> None:
-    """Draw what each rank sends and receives, bytes."""
+    """Draw the bytes that each rank sends and receives."""
     factor, unit = scaled(max(*sent, *received), "B")
     bars = Bars.of(range(len(sent)), [sum(pair) for pair in zip(sent, received, strict=True)])
-    places = np.arange(len(bars.places))
+    positions = np.arange(len(bars.places))
     for values, label, colour, shift in (
         (sent, "sent", _SEND, -0.2),
         (received, "received", _RECEIVE, 0.2),
@@ -184,7 +184,7 @@ def show_totals(axis: Axes, sent: Sequence[int], received: Sequence[int]) -> Non
         heights = factor * np.array(bars.pick(values))
         for name, bar, height in zip(
             bars.names,
-            axis.bar(places + shift, heights, 0.4, color=colour, label=label),
+            axis.bar(positions + shift, heights, 0.4, color=colour, label=label),
             heights,
             strict=True,
         ):
@@ -199,7 +199,7 @@ def show_totals(axis: Axes, sent: Sequence[int], received: Sequence[int]) -> Non
 def heat_map(figure: Figure, axis: Axes, matrix: NDArray[np.float64]) -> None:
     """Draw bytes from rank (row) to rank (column)."""
     factor, unit = scaled(matrix.max(), "B")
-    # Nobody sends to itself.
+    # No rank sends to itself.
     blank = np.eye(len(matrix), dtype=bool) & (matrix == 0)
     values = np.ma.masked_where(blank, factor * matrix)
     image = axis.imshow(values, cmap="cividis", vmin=0, vmax=factor * matrix.max() or 1)
@@ -212,7 +212,7 @@ def heat_map(figure: Figure, axis: Axes, matrix: NDArray[np.float64]) -> None:
     for (sender, receiver), value in np.ndenumerate(factor * matrix):
         if blank[sender, receiver]:
             continue
-        # Not quite white: pages give white their own ground.
+        # Not quite white: inside a page, pure white is replaced by the background colour.
         colour = "black" if value > 0.55 * factor * matrix.max() else "#fefefe"
         axis.text(receiver, sender, f"{value:.3g}", ha="center", va="center", color=colour)
 

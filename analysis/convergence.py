@@ -1,4 +1,4 @@
-"""Whether a run has learned what it can: one verdict, with its figures."""
+"""Judge whether training has converged: one verdict with its figures."""
 
 import math
 import re
@@ -17,12 +17,12 @@ DIVERGED, RISING, OVERFITS, PATIENCE, SETTLED, UNKNOWN = (
 
 _GROWTH = 10.0
 _LEAST = 0.003
-"""Of a metric between 0 and 1: smaller changes are none."""
+"""Smaller changes of a metric between 0 and 1 do not count."""
 _FALL = 0.01
 _TAIL = 0.25
 _LOSS_RISE = 1.3
 _SETTLES = 4
-"""Evaluations at least: two that are equal may be so by chance."""
+"""Least number of evaluations: two may be equal by chance."""
 _DIVERGES = re.compile(r"training diverges in epoch (\d+)")
 _LAST_BYTES = 20_000
 
@@ -32,19 +32,19 @@ Score = tuple[int, float]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of the learning; `text` says it with its figures."""
+    """How training went; `text` is a sentence with figures."""
 
     state: str
     text: str
 
 
 def judge(subject: Subject) -> Verdict:
-    """Return the verdict that most seeds have, with the figures of the best one of them."""
+    """Return the most frequent verdict over seeds, with the figures of the best such seed."""
     stopped = _fault(subject)
     if stopped is not None:
         rows = subject.rows
-        before = f"; the last loss before was {rows[-1]['train_loss']:.3g}" if rows else ""
-        return Verdict(DIVERGED, f"The run diverged: its loss was no number in {stopped}{before}.")
+        last = f"; the last loss before was {rows[-1]['train_loss']:.3g}" if rows else ""
+        return Verdict(DIVERGED, f"The run diverged: its loss was not finite in {stopped}{last}.")
     if not subject.rows or subject.curves is None:
         return Verdict(UNKNOWN, "No epoch has ended yet.")
     seeds = [_judge_seed(subject, seed) for seed in subject.curves.seeds]
@@ -56,15 +56,15 @@ def judge(subject: Subject) -> Verdict:
 
 
 def _fault(subject: Subject) -> str | None:
-    """Return where the last start diverged, as its log says; None where it did not."""
+    """Return the epoch in which the last start diverged, from its log; None if it did not."""
     log = subject.run.path / "log.txt"
     if subject.run.summary or not log.is_file():
         return None
     with log.open("rb") as file:
         file.seek(max(log.stat().st_size - _LAST_BYTES, 0))
         lines = file.read().decode(errors="replace").splitlines()
-    found = _DIVERGES.search(lines[-1]) if lines else None
-    return f"epoch {found[1]}" if found else None
+    match = _DIVERGES.search(lines[-1]) if lines else None
+    return f"epoch {match[1]}" if match else None
 
 
 def _judge_seed(subject: Subject, seed: object) -> tuple[float, Verdict]:
@@ -101,7 +101,7 @@ def _verdict(
         fell = f"{name} fell from {shown(best)} in epoch {epoch} to {shown(tail)} at the end"
         return Verdict(
             OVERFITS,
-            f"It over-fits: {fell}, while the training loss went on to {losses[-1]:.3g}.",
+            f"It over-fits: {fell}, while the training loss fell further to {losses[-1]:.3g}.",
         )
     patience = subject.settings.get("train.patience", 0)
     wanted = subject.settings.get("train.epochs", len(rows))
@@ -114,19 +114,19 @@ def _verdict(
         return Verdict(RISING, f"Not converged: {name} was still rising, {rose}; {kept}.")
     if len(scores) < _SETTLES:
         return too_few
-    judged = _scores(rows, "valid_loss")
-    lowest, least = min(judged, key=lambda score: score[1], default=(len(rows), math.inf))
-    # A model that is ever surer of its wrong answers keeps its accuracy.
-    if judged and judged[-1][1] > _LOSS_RISE * least and lowest < (1 - _TAIL) * len(rows):
-        rose = f"the validation loss rose from {least:.3g} in epoch {lowest} to {judged[-1][1]:.3g}"
-        went = f"while the training loss went on to {losses[-1]:.3g}"
-        return Verdict(OVERFITS, f"It over-fits: {rose} at the end, {went}; {kept}.")
+    valid = _scores(rows, "valid_loss")
+    lowest, least = min(valid, key=lambda score: score[1], default=(len(rows), math.inf))
+    # Growing confidence in wrong predictions raises the loss but keeps the accuracy.
+    if valid and valid[-1][1] > _LOSS_RISE * least and lowest < (1 - _TAIL) * len(rows):
+        rose = f"the validation loss rose from {least:.3g} in epoch {lowest} to {valid[-1][1]:.3g}"
+        fell = f"while the training loss fell further to {losses[-1]:.3g}"
+        return Verdict(OVERFITS, f"It over-fits: {rose} at the end, {fell}; {kept}.")
     change = f"{shown(before)} and {shown(tail)} in the last two quarters"
     return Verdict(SETTLED, f"Converged: {name} has settled, {change}; {kept}.")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _quarters(scores: Sequence[Score], epochs: int) -> tuple[float, float]:

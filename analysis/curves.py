@@ -14,16 +14,16 @@ from hpcgnn.console import metric_text
 from hpcgnn.errors import InputError
 
 METRICS = ("accuracy", "micro_f1", "macro_f1", "mrr", "r2")
-"""Figures of merit, at most 1."""
+"""Figures of merit, at most 1; greater is better."""
 
 PARTS = ("train", "valid", "test")
 
 _ERRORS = ("rmse", "mae", "rel_l2")
-"""How names of errors begin, which are in units of their own; less is better."""
+"""Prefixes of the names of errors, which have units of their own; less is better."""
 
 
 def figure_text(metric: str | None) -> Callable[[float], str]:
-    """Return how a figure of merit is shown: R² as a number, all others in per cent."""
+    """Return the function that formats a figure of merit: R² as a number, others in per cent."""
     return partial(metric_text, metric or "")
 
 
@@ -40,7 +40,7 @@ class Curve:
 class RunCurves:
     """The metrics of a run.
 
-    `label` is the run's name. `metrics` are which of `METRICS` it recorded; the first one selects
+    `label` is the run's name. `metrics` are the recorded ones of `METRICS`; the first one selects
     the best epoch. `seeds` are in order of appearance.
 
     Raises `InputError` if no epoch is recorded yet.
@@ -84,23 +84,23 @@ class RunCurves:
     def over_seconds(self, key: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Return seconds since the start of a seed, and `key` then, as means over seeds by epoch.
 
-        Evaluations count among the seconds; None where epochs do not tell theirs.
+        The seconds include evaluations; None if epochs have no recorded seconds.
         """
         times: dict[int, list[float]] = {}
-        passed: dict[object, float] = {}
+        elapsed: dict[object, float] = {}
         for record in self._records:
             seconds = _value(record, "epoch_s")
             if seconds is None:
                 return None
             seed = record.get("seed")
-            passed[seed] = passed.get(seed, 0.0) + seconds + (_value(record, "evaluate_s") or 0.0)
+            elapsed[seed] = elapsed.get(seed, 0.0) + seconds + (_value(record, "evaluate_s") or 0.0)
             if _value(record, key) is not None:
-                times.setdefault(record["epoch"], []).append(passed[seed])
+                times.setdefault(record["epoch"], []).append(elapsed[seed])
         curve = self.curve(key)
         return np.array([np.mean(times[epoch]) for epoch in curve.epochs.tolist()]), curve.mean
 
     def epoch_seconds(self) -> list[float]:
-        """Return the seconds of each epoch, seed after seed; empty where epochs do not tell."""
+        """Return the seconds of each epoch, seed after seed; empty if they are not recorded."""
         values = [_value(record, "epoch_s") for record in self._records]
         return [value for value in values if value is not None]
 
@@ -109,10 +109,10 @@ class RunCurves:
         return [seed["best_epoch"] for seed in self.final() if seed["best_epoch"] is not None]
 
     def final(self) -> list[dict[str, Any]]:
-        """Return best epoch, validation and test figure of each seed.
+        """Return the best epoch and the validation and test figures of each seed.
 
-        A finished seed's figures are those of ``summary.json``; for one still running they are
-        those of its best epoch by validation so far.
+        Those of a finished seed come from ``summary.json``, those of a running seed from its best
+        epoch by validation so far.
         """
         return [self._finished_seed(seed) or self._running_seed(seed) for seed in self.seeds]
 
@@ -133,18 +133,18 @@ class RunCurves:
         return result
 
     def errors(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return errors of the kept models by name: of validation and test, means over seeds."""
+        """Return validation and test errors of the kept models by name, as means over seeds."""
         kept = [
             self._finished.get(seed, {}).get("metrics") or self._best(self._of_seed(seed))
             for seed in self.seeds
         ]
-        names = {key.partition("_")[2]: None for each in kept for key in each if "_" in key}
-        found = {
+        names = {key.partition("_")[2]: None for record in kept for key in record if "_" in key}
+        means = {
             name: (_mean(kept, f"valid_{name}"), _mean(kept, f"test_{name}"))
             for name in names
             if name.startswith(_ERRORS)
         }
-        return {name: pair for name, pair in found.items() if pair != (None, None)}
+        return {name: pair for name, pair in means.items() if pair != (None, None)}
 
     def _of_seed(self, seed: object) -> list[Json]:
         return [record for record in self._records if record.get("seed") == seed]

@@ -1,4 +1,4 @@
-"""Where the time of an epoch goes: seconds by phase over ranks, exposed and hidden communication.
+"""Breakdown of an epoch's time: seconds by phase over ranks, exposed and hidden communication.
 
 ``hpcgnn analyse epoch_breakdown RUN``; `analysis.breakdown` defines the quantities.
 """
@@ -44,7 +44,7 @@ NAME = "epoch_breakdown"
 Part = tuple[list[float], str, str]
 """Heights, colour and hatch of one part of the bars."""
 
-# Blues communicate, warm colours compute, greys do the rest; hatches serve readers without colour.
+# Blue is communication, warm colours computation, grey the rest; hatches work without colour.
 LOOKS = {
     "exchange": ("#0b4f8a", ""),
     "wait": ("#56a8dc", "///"),
@@ -62,10 +62,10 @@ LOOKS = {
 
 
 def summarise(trace: Trace) -> dict[str, Any]:
-    """Return the breakdown of all ranks; seconds are of an epoch, or in all outside epochs.
+    """Return the breakdown of all ranks: seconds of one epoch, and total seconds outside epochs.
 
-    Those of a phase are its share of the time of all epochs that count, of the median epoch: over
-    the phases of a rank they add up to the seconds of an epoch (`hpcgnn.trace.epochs`).
+    The seconds of a phase are its share of the time of all counted epochs, times the median epoch:
+    the phases of a rank add up to the seconds of an epoch (`hpcgnn.trace.epochs`).
 
     Raises `InputError` if no rank has recorded a span.
     """
@@ -100,7 +100,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
 
 
 Share = Callable[[RankTimes, float], float]
-"""Turns seconds of all epochs of a rank into seconds of one."""
+"""Converts a rank's seconds in all counted epochs to seconds of one epoch."""
 
 
 def _phases(share: Share, times: RankTimes) -> dict[str, float]:
@@ -181,18 +181,18 @@ def show(name: str, summary: dict[str, Any]) -> None:
 
 
 def arrivals(per_rank: Sequence[dict[str, Any]]) -> str:
-    """Return a sentence on what computing hid."""
+    """Return a sentence about arrived bytes and hidden communication."""
     keys = ("exchanges", "awaited_bytes", "arrived_bytes", "hidden_s", "coverable_s")
     exchanges, awaited, arrived, hidden, coverable = (
         sum(entry[key] for entry in per_rank) for key in keys
     )
     if not awaited:
-        return "What had arrived when it was waited for was not measured."
+        return "It was not measured how much had arrived when waiting began."
     share = f"{100 * hidden / coverable:.0f} % of what it could have" if coverable else "nothing"
     return (
         f"Of {awaited / 1e6:.4g} MB in {exchanges} exchanges of an epoch, "
-        f"{100 * arrived / awaited:.0f} % had arrived when they were waited for. "
-        f"Computing hid {share}."
+        f"{100 * arrived / awaited:.0f} % had arrived when waiting began. "
+        f"Computation hid {share}."
     )
 
 
@@ -212,7 +212,7 @@ def _show_times(title: str, entries: dict[str, dict[str, float]]) -> None:
 
 
 def draw(name: str, summary: dict[str, Any]) -> Figure:
-    """Draw a stacked bar a rank; without epochs, of the time before the first one."""
+    """Draw a stacked bar for each rank; before the first epoch, of the time outside epochs."""
     inside = summary["epochs"] > 0
     per_rank, key = summary["per_rank"], "phases_s" if inside else "outside_epochs_s"
     figure = new_figure(7.5, 5.6 if inside else 3.6)
@@ -239,15 +239,15 @@ def phase_parts(per_rank: Sequence[dict[str, Any]], key: str = "phases_s") -> di
 
 
 def communication_parts(per_rank: Sequence[dict[str, Any]]) -> dict[str, Part]:
-    """Return what each rank's communication is, and what computing hides beside it."""
+    """Return the parts of each rank's communication, exposed and hidden."""
     late = [sum(entry["late_s"].values()) for entry in per_rank]
     moving = [entry["moving_s"] for entry in per_rank]
     exposed = [entry["exposed_s"] for entry in per_rank]
     rest = [max(all_ - a - b, 0.0) for all_, a, b in zip(exposed, late, moving, strict=True)]
     return {
-        "waits for late ranks": (late, "#56a8dc", "///"),
-        "waits for rows": (moving, "#0b4f8a", ""),
-        "packs, and the rest": (rest, "#8c8c8c", "xxx"),
+        "waiting for late ranks": (late, "#56a8dc", "///"),
+        "waiting for rows": (moving, "#0b4f8a", ""),
+        "packing and other": (rest, "#8c8c8c", "xxx"),
         "hidden": ([entry["hidden_s"] for entry in per_rank], "#bfe0f3", "..."),
     }
 
@@ -256,26 +256,26 @@ def stack_seconds(
     axis: Axes,
     per_rank: Sequence[dict[str, Any]],
     parts: Mapping[str, Part],
-    beside: Sequence[str] = (),
+    unranked: Sequence[str] = (),
 ) -> str:
     """Draw stacked bars of seconds, without a legend; return their unit.
 
-    Of many ranks those are chosen that are high in the parts that are not `beside`.
+    With many ranks, those highest in the parts other than `unranked` get a bar.
     """
     heights = [sum(part[0][rank] for part in parts.values()) for rank in range(len(per_rank))]
-    chosen = [part[0] for label, part in parts.items() if label not in beside]
+    ranked = [part[0] for label, part in parts.items() if label not in unranked]
     factor, unit = scaled(max(heights), "s")
     in_unit = {
         label: ([factor * value for value in values], colour, hatch)
         for label, (values, colour, hatch) in parts.items()
     }
-    order = list(map(sum, zip(*chosen, strict=True))) or heights
+    order = list(map(sum, zip(*ranked, strict=True))) or heights
     stack_bars(axis, Bars.of([entry["rank"] for entry in per_rank], order), in_unit)
     return unit
 
 
 def stack_bars(axis: Axes, bars: Bars, parts: Mapping[str, Part]) -> None:
-    """Draw stacked bars; `parts` by label, from the bottom, have a value for each rank."""
+    """Draw stacked bars; `parts` (label to values, from the bottom) have a value per rank."""
     bottom = [0.0] * len(bars.places)
     for label, (every, colour, hatch) in parts.items():
         values = bars.pick(every)

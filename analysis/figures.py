@@ -1,4 +1,4 @@
-"""What the scripts share: arguments, units, spreads over ranks, and where figures go."""
+"""Shared code of the scripts: arguments, units, spreads over ranks, and writing figures."""
 
 import argparse
 import io
@@ -32,7 +32,7 @@ _STYLE: dict[Any, Any] = {
     "hatch.linewidth": 0.6,
     # Names of runs may contain a dollar sign.
     "text.parse_math": False,
-    # The same figure gives the same file.
+    # Makes files reproducible.
     "svg.hashsalt": "hpcgnn",
 }
 
@@ -47,7 +47,7 @@ _PAGE_STYLE: dict[Any, Any] = _STYLE | {
     "axes.facecolor": "none",
     "figure.facecolor": "none",
 }
-"""For figures inside a page, whose colours of text, grid and ground are the page's own."""
+"""Style of figures inside a page; placeholders for colours are replaced by the page's own."""
 
 IN_THE_DARK = {
     "#0072b2": "#5cb3ea",
@@ -60,7 +60,7 @@ IN_THE_DARK = {
     "#eeeeee": "#59636f",
     "#c9c9c9": "#8b949e",
 }
-"""Colours of figures that a dark page shows lighter, or darker."""
+"""Replacements for colours of figures in the dark colour scheme of a page."""
 
 _PAGE_COLOURS = {
     "#010203": "var(--ink)",
@@ -72,8 +72,8 @@ _PAGE_COLOURS = {
 _HINT = "hint "
 _DOTS_PER_INCH = 150
 _MAX_TICKS = 16
-_LONGEST_LYING = 4
-"""Characters: longer labels of ranks stand upright."""
+_LONGEST_HORIZONTAL = 4
+"""Characters: longer tick labels are rotated."""
 _MOST_BARS = 32
 _WORST = 8
 _QUANTILES = (0.0, 0.25, 0.5, 0.75)
@@ -125,7 +125,7 @@ def save_figure(
 def inline_svg(draw: Callable[[], Figure], number: int) -> str:
     """Return a drawn figure as an element of an HTML page: text as text, no fixed size.
 
-    `number` is another one for each figure of a page: no two then share an identifier.
+    `number` must be unique within a page, so that the figures share no identifier.
     """
     with mpl.rc_context(_PAGE_STYLE | {"svg.hashsalt": f"figure {number}"}):
         text = _svg(_placed(draw))
@@ -139,12 +139,12 @@ def inline_svg(draw: Callable[[], Figure], number: int) -> str:
 
 
 def hint(artist: Artist, text: str) -> None:
-    """Say `text` where a reader points at `artist` in an SVG."""
+    """Show `text` as a tooltip of `artist` in an SVG."""
     artist.set_gid(_HINT + text)
 
 
 def _placed(draw: Callable[[], Figure]) -> Figure:
-    """Draw, and place the parts once: saving would do so, and draw twice, for each kind."""
+    """Draw a figure and fix its layout once, which saving would repeat for every file."""
     figure = draw()
     engine = figure.get_layout_engine()
     assert engine is not None
@@ -183,7 +183,7 @@ def spread(values: Sequence[float], suffix: str = "") -> dict[str, float]:
 
 
 def scaled(largest: float, unit: str) -> tuple[float, str]:
-    """Return the factor and the prefixed unit in which `largest` reads well.
+    """Return a factor and a prefixed unit that make `largest` readable.
 
     >>> scaled(0.02, "s"), scaled(5e6, "B")
     ((1000.0, 'ms'), (1e-06, 'MB'))
@@ -198,10 +198,10 @@ def scaled(largest: float, unit: str) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class Bars:
-    """The ranks that have a bar: all, or of many some at quantiles and the highest.
+    """The ranks that get a bar: all, or if there are many, those at quantiles and the highest.
 
-    `places` tell which of the ranks, in the order of the bars, `labels` are of the bars, `names` of
-    their ranks, for who points at a bar. `axis` is what the axis below them is called.
+    `places` are the positions of these ranks among all, in the order of the bars; `labels` label
+    the bars, `names` are their tooltips' names of ranks, and `axis` is the label of the axis.
     """
 
     places: list[int]
@@ -211,7 +211,7 @@ class Bars:
 
     @classmethod
     def of(cls, ranks: Sequence[int], heights: Sequence[float]) -> "Bars":
-        """Choose from `ranks`, of many by their `heights`."""
+        """Choose from `ranks`, by `heights` if there are many."""
         names = [f"rank {rank}" for rank in ranks]
         if len(ranks) <= _MOST_BARS:
             return cls(list(range(len(ranks))), list(map(str, ranks)), names, "rank")
@@ -225,7 +225,7 @@ class Bars:
         return cls(places, labels, [names[place] for place in places], text)
 
     def pick(self, values: Sequence[float]) -> list[float]:
-        """Return those of the ranks that have a bar."""
+        """Return the values of the ranks that have a bar."""
         return [values[place] for place in self.places]
 
     def label(self, axis: Axes) -> None:
@@ -235,8 +235,8 @@ class Bars:
         ticks = rank_ticks(range(count))
         axis.set(xlim=(middle - half, middle + half), xlabel=self.axis)
         labels = [self.labels[tick] for tick in ticks]
-        upright = max(map(len, labels), default=0) > _LONGEST_LYING
-        axis.set_xticks(ticks, labels, rotation=90 if upright else 0)
+        rotated = max(map(len, labels), default=0) > _LONGEST_HORIZONTAL
+        axis.set_xticks(ticks, labels, rotation=90 if rotated else 0)
 
 
 def rank_ticks(ranks: Sequence[int], most: int = _MAX_TICKS) -> list[int]:

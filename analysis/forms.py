@@ -1,8 +1,8 @@
-"""What the JSON files of a run hold, and one check that a file holds it.
+"""Schemas of the JSON files of a run, and the function that checks a value against one.
 
-A form is a type (`float` is any finite number), a list of one form, a table of forms, a tuple of
-one form, which may also be null, or None for anything. A key of a table that ends in "?" may be
-missing; "*" stands for all keys that are not named.
+A schema (form) is a type (`float` is any finite number), a list of one form, a dictionary of forms,
+a tuple of one form that may also be null, or None for anything. A key that ends in "?" is optional;
+"*" stands for all other keys.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from hpcgnn.errors import InputError
 
 LARGEST = 2**63
-"""Integers are smaller: what counts something fits 64 bits."""
+"""Integers must be smaller: counts fit 64 bits."""
 
 SESSION = {
     "started?": str,
@@ -85,25 +85,25 @@ PLANNED = {
 
 
 def check_form(value: Any, form: Any, where: str) -> None:
-    """Raise `InputError`, which names the place, where `value` is not of a form; see the module."""
+    """Raise `InputError` that names the place where `value` does not match a form."""
     if isinstance(form, tuple):
         if value is not None:
             check_form(value, form[0], where)
     elif isinstance(form, list):
-        _require(isinstance(value, list), where, "list")
+        _require(isinstance(value, list), where, "a list")
         for number, entry in enumerate(value):
             check_form(entry, form[0], f"{where}[{number}]")
     elif isinstance(form, dict):
-        _require(isinstance(value, dict), where, "table")
+        _require(isinstance(value, dict), where, "a table")
         _check_table(value, form, where)
     elif form is float:
-        # Neither true nor nan, and nothing that float() could not hold.
-        right = isinstance(value, int | float) and not isinstance(value, bool)
-        _require(right and -1e300 < value < 1e300, where, "finite number")
+        # Neither true nor nan, nor an integer too large for a float.
+        numeric = isinstance(value, int | float) and not isinstance(value, bool)
+        _require(numeric and -1e300 < value < 1e300, where, "a finite number")
     elif form is int:
-        _require(type(value) is int and -LARGEST <= value < LARGEST, where, "integer of 64 bits")
+        _require(type(value) is int and -LARGEST <= value < LARGEST, where, "a 64-bit integer")
     elif form is str:
-        _require(isinstance(value, str), where, "text")
+        _require(isinstance(value, str), where, "a string")
 
 
 def _check_table(value: dict[str, Any], form: dict[str, Any], where: str) -> None:
@@ -117,6 +117,6 @@ def _check_table(value: dict[str, Any], form: dict[str, Any], where: str) -> Non
         check_form(value[name], form["*"], f"{where}: {name}")
 
 
-def _require(holds: bool, where: str, what: str) -> None:
+def _require(holds: bool, where: str, expected: str) -> None:
     if not holds:
-        raise InputError(f"{where} is no {what}; restore the file or remove it")
+        raise InputError(f"{where} is not {expected}; restore the file or remove it")

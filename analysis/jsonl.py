@@ -1,4 +1,4 @@
-"""Files of one JSON object a line, written by processes that may have been killed."""
+"""Read files with one JSON object a line, whose writers may have been killed."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 def json_lines(path: Path, starts_anew: Callable[[Json], bool]) -> Iterator[tuple[str, Json]]:
-    """Yield ``(file:line, object)``; half a line may stand only before a new start or the end.
+    """Yield ``(file:line, object)``; a torn line may occur only before a restart or at the end.
 
     `starts_anew` tells whether an object is the first one of a resumed run.
     """
@@ -46,5 +46,5 @@ def integer(record: Json, key: str, where: str) -> int:
     """Return the integer `key` of a record, or raise an `InputError` that names it."""
     value = record.get(key)
     if type(value) is not int or not -LARGEST <= value < LARGEST:
-        raise InputError(f"{where}: field {key!r} is missing or no integer; restore the file")
+        raise InputError(f"{where}: field {key!r} is not a 64-bit integer; restore the file")
     return value

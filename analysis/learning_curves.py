@@ -1,8 +1,8 @@
 """Loss and figures of merit by epoch, of one run or several, as mean over seeds with a band.
 
 ``hpcgnn analyse learning_curves RUN [RUN...]``. The band is one sample standard deviation; a
-line is dotted where not all seeds are left, because some ended earlier. Of several runs the
-validation is drawn, and the loss of training.
+line is dotted from the epoch on at which the first seed has ended. For several runs, only
+validation metrics and the training loss are drawn.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ NAME = "learning_curves"
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777")
 _DASHES = {"train": (0, (5, 2)), "valid": (0, (2, 1.2)), "test": "-"}
-# Of runs: a thinner line over a wider one shows that both are there.
+# Styles of runs: a thinner line over a wider one keeps both visible.
 _RUN_DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2)), (0, (9, 2, 2, 2)))
 _WIDEST, _THINNEST = 3.0, 1.1
 KEPT = "#d62728"
@@ -42,22 +42,22 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a line is drawn."""
+    """The style of a line."""
 
     colour: Any
     dashes: Any
     width: float
 
     @classmethod
-    def of_run(cls, place: int, count: int) -> "Look":
-        """Return the look of run `place` of `count`; no two are alike, nor hide each other."""
+    def of_run(cls, index: int, count: int) -> "Look":
+        """Return the style of run `index` of `count`; styles differ and do not hide each other."""
         if count <= len(_COLOURS):
-            colour: Any = _COLOURS[place]
+            colour: Any = _COLOURS[index]
         else:
-            colour = colormaps["turbo"](0.12 + 0.75 * place / (count - 1))
+            colour = colormaps["turbo"](0.12 + 0.75 * index / (count - 1))
         step = (_WIDEST - _THINNEST) / max(count - 1, 1)
-        dashes = _RUN_DASHES[place % len(_RUN_DASHES)]
-        return cls(colour, dashes, _WIDEST - step * place if count > 1 else 1.4)
+        dashes = _RUN_DASHES[index % len(_RUN_DASHES)]
+        return cls(colour, dashes, _WIDEST - step * index if count > 1 else 1.4)
 
 
 def show(runs: Sequence[RunCurves]) -> None:
@@ -109,7 +109,7 @@ def draw(runs: Sequence[RunCurves]) -> Figure:
 
 
 def in_per_cent(axis: Axes, name: str) -> None:
-    """Name the upright axis of a figure of merit, which is in per cent but for R²."""
+    """Label the y axis of a figure of merit, in per cent except for R²."""
     axis.set_ylabel(LABELS[name] if name == "r2" else f"{LABELS[name]} (%)")
     if name != "r2":
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
@@ -130,37 +130,37 @@ def _legend(figure: Figure, panels: Iterable[Axes], runs: Sequence[RunCurves]) -
 def draw_panel(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
     """Draw one figure of merit, or the loss.
 
-    Of one run all parts; of several the validation, and the loss of training.
+    One run is drawn with all its parts; several with `shared_key` of each.
     """
     if len(runs) == 1:
-        for place, (part, dashes) in enumerate(_DASHES.items()):
+        for index, (part, dashes) in enumerate(_DASHES.items()):
             if runs[0].has(f"{part}_{name}"):
-                look = Look(_COLOURS[place], dashes, 1.4)
+                look = Look(_COLOURS[index], dashes, 1.4)
                 _curve(axis, runs[0].curve(f"{part}_{name}"), part, look)
     else:
-        for place, run in enumerate(runs):
+        for index, run in enumerate(runs):
             key = shared_key(name)
             if run.has(key):
-                _curve(axis, run.curve(key), run.label, Look.of_run(place, len(runs)))
+                _curve(axis, run.curve(key), run.label, Look.of_run(index, len(runs)))
     mark_kept(axis, runs, name)
 
 
 def shared_key(name: str) -> str:
-    """Return what is drawn of each of several runs."""
+    """Return the key that is drawn for each of several runs."""
     return f"train_{name}" if name == "loss" else f"valid_{name}"
 
 
 def mark_kept(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
     """Mark the kept epoch of each seed on its run's curve."""
-    places, heights = list[int](), list[float]()
+    epochs, heights = list[int](), list[float]()
     for run in runs:
         curve = run.curve(shared_key(name))
         if len(curve.epochs):
             kept = run.kept()
-            places += kept
+            epochs += kept
             heights += np.interp(kept, curve.epochs, curve.mean).tolist()
-    if places:
-        axis.plot(places, heights, "o", mfc="none", mec=KEPT, markersize=8, label="kept epoch")
+    if epochs:
+        axis.plot(epochs, heights, "o", mfc="none", mec=KEPT, markersize=8, label="kept epoch")
 
 
 def _curve(axis: Axes, curve: Curve, label: str, look: Look) -> None:

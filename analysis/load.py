@@ -1,8 +1,8 @@
-"""Read what a training run leaves behind: metrics, summary and traces.
+"""Read the records of a training run: metrics, summary and traces.
 
-A killed run may leave half a line at the end of a file; that line is left out. Any other damage is
-an error, because a figure made from the rest would look complete. A resumed run goes back to its
-checkpoint, so what earlier sessions recorded from there on is left out as well.
+A killed run may leave a torn line at the end of a file, which is skipped. Any other damage is an
+error, because a figure made from the rest would look complete. A resumed run goes back to its
+checkpoint, so what earlier sessions recorded after it is skipped as well.
 """
 
 import json
@@ -36,7 +36,7 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """One span of one rank; times in nanoseconds since that session's start."""
+    """One span of one rank; times in nanoseconds since the start of its session."""
 
     name: str
     start_ns: int
@@ -66,7 +66,7 @@ class SpanRecord:
 
     @property
     def detail(self) -> str:
-        """The part of the name after the first dot, or nothing."""
+        """The part of the name after the first dot, or an empty string."""
         return self.name.partition(".")[2]
 
     @property
@@ -77,7 +77,7 @@ class SpanRecord:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory; `name` is its directory's, longer where several runs would share it."""
+    """A run directory; `name` is the last part of its path, or more to tell runs apart."""
 
     path: Path
     summary: Json
@@ -95,9 +95,9 @@ class Run:
         return path.is_file() and path.stat().st_size > 0
 
     def sessions(self) -> list[Json]:
-        """Return what ``sessions.json`` says of the starts of the run; empty for older runs."""
-        found: list[Json] = _read_json(self.path / "sessions.json", [], [SESSION])
-        return found
+        """Return the starts of the run from ``sessions.json``; empty for older runs."""
+        sessions: list[Json] = _read_json(self.path / "sessions.json", [], [SESSION])
+        return sessions
 
     def metrics(self) -> list[Json]:
         """Return one object an epoch, by seed in order of appearance, then by epoch.
@@ -106,7 +106,7 @@ class Run:
         """
         path = self.path / "metrics.jsonl"
         if not path.is_file():
-            raise InputError(f"{self.path}: holds no metrics.jsonl; is it a run directory?")
+            raise InputError(f"{self.path}: has no metrics.jsonl; is it a run directory?")
         seeds: dict[object, dict[int, Json]] = {}
         for where, record in json_lines(path, starts_anew=lambda _: False):
             check_form(record, EPOCH, where)
@@ -120,7 +120,7 @@ class Run:
         return [record for epochs in seeds.values() for record in epochs.values()]
 
     def traces(self) -> list["RankTrace"]:
-        """Return the traces that exist, by rank; files without a whole header are left out.
+        """Return the existing traces, by rank; files without a complete header are skipped.
 
         Raises `InputError` if there are none, or one is damaged or of another schema.
         """
@@ -129,16 +129,16 @@ class Run:
         traces = [RankTrace(path, int(digits)) for digits, path in numbered if digits.isdecimal()]
         if not any(trace.headers for trace in traces):
             raise InputError(
-                f"{self.path}: holds no trace/rank*.jsonl; is it a run directory with its trace on?"
+                f"{self.path}: has no trace/rank*.jsonl; is it a run directory with a trace?"
             )
         return sorted((trace for trace in traces if trace.headers), key=lambda trace: trace.rank)
 
 
 def _require_number(value: Any, where: str) -> None:
-    """Raise `InputError` for what is neither null nor a number; a figure may be nan."""
-    right = value is None or type(value) is float
-    if not (right or (type(value) is int and -LARGEST <= value < LARGEST)):
-        raise InputError(f"{where} is no number; restore the file or remove it")
+    """Raise `InputError` for a value that is neither null nor a number; nan is allowed."""
+    allowed = value is None or type(value) is float
+    if not (allowed or (type(value) is int and -LARGEST <= value < LARGEST)):
+        raise InputError(f"{where} is not a number; restore the file or remove it")
 
 
 class RankTrace:
@@ -171,7 +171,7 @@ class RankTrace:
 def open_run(directory: str | Path) -> Run:
     """Open a run directory.
 
-    Raises `InputError` if `directory` is missing, is no run directory, or holds a damaged
+    Raises `InputError` if `directory` is missing, is not a run directory, or has a damaged
     ``summary.json``.
     """
     path = Path(directory)
@@ -179,7 +179,7 @@ def open_run(directory: str | Path) -> Run:
         raise InputError(f"{path}: is not a directory; name the run.dir of a training run")
     known = ("metrics.jsonl", "summary.json", "trace")
     if not any((path / name).exists() for name in known):
-        raise InputError(f"{path}: is no run directory (none of {', '.join(known)} is in it)")
+        raise InputError(f"{path}: is not a run directory (it has none of {', '.join(known)})")
     path = path.resolve()
     return Run(path, _read_json(path / "summary.json", {}, SUMMARY), path.name)
 
@@ -192,29 +192,29 @@ def open_runs(directories: Sequence[str | Path]) -> list[Run]:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Return the last parts of each path, as few as tell all of them apart.
+    """Return the last parts of each path, as few as make all of them distinct.
 
     >>> distinct_names([Path("/a/one/run"), Path("/a/two/run")])
     ['one/run', 'two/run']
     """
     depth, most = 1, max((len(path.parts) for path in paths), default=1)
-    # The same directory twice stays the same name.
+    # A directory given twice keeps the same name.
     while depth < most and len({path.parts[-depth:] for path in paths}) < len(set(paths)):
         depth += 1
     return ["/".join(path.parts[-depth:]) for path in paths]
 
 
 def _read_json(path: Path, missing: Any, form: Any) -> Any:
-    """Return what a JSON file holds, of a form, see `check_form`; `missing` stands for no file."""
+    """Return the content of a JSON file, checked by `check_form`; `missing` if there is no file."""
     if not path.exists():
         return missing
     content = read_whole(path, "restore or remove it")
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not valid JSON ({error}); restore or remove it") from error
-    check_form(found, form, str(path))
-    return found
+    check_form(value, form, str(path))
+    return value
 
 
 def _is_header(record: Json) -> bool:
@@ -228,7 +228,7 @@ def _checked_header(record: Json, rank: int, where: str) -> Json:
             "use the version of hpcgnn that wrote it"
         )
     if integer(record, "rank", where) != rank:
-        raise InputError(f"{where}: is of rank {record['rank']}; restore the file's name")
+        raise InputError(f"{where}: belongs to rank {record['rank']}; restore the file's name")
     for key in ("ranks", "start_unix_ns"):
         integer(record, key, where)
     return record
@@ -237,11 +237,11 @@ def _checked_header(record: Json, rank: int, where: str) -> Json:
 def _span(record: Json, session: int, where: str) -> SpanRecord:
     name, peers = record.get("name"), record.get("peers")
     if not isinstance(name, str):
-        raise InputError(f"{where}: field 'name' is missing or no string; restore the file")
+        raise InputError(f"{where}: field 'name' is not a string; restore the file")
     if name.partition(".")[0] not in PHASES:
         raise InputError(f"{where}: unknown phase in {name!r}; use the hpcgnn that wrote it")
     if peers is not None and not _is_integer_table(peers):
-        raise InputError(f"{where}: field 'peers' is no list of [peer, rows, bytes]")
+        raise InputError(f"{where}: field 'peers' is not a list of [peer, rows, bytes]")
     numbers = (
         integer(record, key, where) for key in ("t_ns", "dur_ns", "self_ns", "rows", "bytes")
     )

@@ -1,8 +1,8 @@
-"""Memory of each rank beside what a plan predicted and what the sequential schedule promises.
+"""Measured memory of each rank, with a plan's prediction and the sequential schedule's bound.
 
-The promise counts partitions of the node rows: a rank that walks its peers one by one holds its
-own and one other's, 2/N of all rows on N ranks; with one stage ahead 3/N. Resident runs may hold
-up to all of them.
+The bound counts partitions of the node rows: a rank that processes its peers one by one holds its
+own rows and those of one peer, 2/N of all rows on N ranks; with one stage of prefetch 3/N. Resident
+runs may hold up to all rows.
 """
 
 import json
@@ -18,10 +18,10 @@ from hpcgnn.storage import read_whole
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Of one rank, bytes.
+    """Bytes of memory of one rank.
 
-    `peak` is the most resident memory of the process, `ghosts` the most rows of other ranks at one
-    time. `own` are its own rows, as wide as the widest rows that travelled; None: no trace tells.
+    `peak` is the peak resident memory of the process, `ghosts` the most bytes of ghost rows at one
+    time. `own` are its own rows, as wide as the widest rows sent; None without a trace.
     """
 
     rank: int
@@ -32,9 +32,9 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class RunMemory:
-    """Of all ranks; `whole` is the bytes of all nodes' rows as wide as the widest that travelled.
+    """Memory of all ranks; `plan` is the plan's entry for this run, or None.
 
-    `plan` is the plan's entry for this run, None where there is none.
+    `whole` is the bytes of all nodes' rows, as wide as the widest rows sent.
     """
 
     ranks: list[RankMemory]
@@ -43,7 +43,7 @@ class RunMemory:
 
 
 def measure_memory(run: Run, trace: Trace | None) -> RunMemory | None:
-    """Return the memory of a finished run's ranks; None for a run without a summary."""
+    """Return the memory of a finished run; None for a run without a summary."""
     details = run.summary.get("ranks_detail", [])
     if not details:
         return None
@@ -63,7 +63,7 @@ def measure_memory(run: Run, trace: Trace | None) -> RunMemory | None:
 
 
 def _widest_row(trace: Trace) -> int | None:
-    """Return the bytes of the widest row that travelled in an epoch."""
+    """Return the bytes of the widest row that was sent in an epoch."""
     widths = (
         span.bytes // span.rows
         for rank in trace.ranks
@@ -74,17 +74,16 @@ def _widest_row(trace: Trace) -> int | None:
 
 
 def read_plan(run: Run) -> dict[str, Any] | None:
-    """Return what ``hpcgnn plan --json`` said of this run, from ``plan.json`` in its directory.
+    """Return this run's entry of ``plan.json`` in its directory, from ``hpcgnn plan --json``.
 
-    Of several entries the one with the run's ranks, replication, exchange and schedule counts; None
-    where there is none.
+    It is the entry with the run's ranks, replication, exchange and schedule; None without one.
 
-    Raises `InputError` if the file does not read.
+    Raises `InputError` if the file cannot be read.
     """
     file = run.path / "plan.json"
     if not file.is_file():
         return None
-    remedy = "write it anew by `hpcgnn plan --json`, or remove it"
+    remedy = "write it again with `hpcgnn plan --json`, or remove it"
     content = read_whole(file, remedy)
     try:
         entries = json.loads(content)
@@ -92,7 +91,7 @@ def read_plan(run: Run) -> dict[str, Any] | None:
         raise InputError(f"{file}: is not valid JSON ({error}); {remedy}") from error
     check_form(entries, [PLANNED], str(file))
     keys = ("ranks", "replication", "exchange", "schedule")
-    fitting = [
+    matching = [
         entry for entry in entries if all(entry[key] == run.summary.get(key) for key in keys)
     ]
-    return fitting[0] if fitting else None
+    return matching[0] if matching else None

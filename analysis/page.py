@@ -1,4 +1,4 @@
-"""A page of HTML that needs nothing beside itself: sections, tables, figures."""
+"""Build a self-contained HTML page of sections, tables and figures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ white-space:normal;overflow-wrap:anywhere;text-align:right;min-width:0}& td:empt
 & td:before{content:attr(data-name);color:var(--quiet);text-align:left;flex:none;max-width:50%}
 & td:first-child{font-weight:600}& td:first-child:before{content:none}
 """
-"""Rows of a table & as cards: a line for each cell, with the name of its column."""
+"""Rows of a table as cards, one line per cell with its column's name; & is the CSS selector."""
 
 _SCRIPT = """
 for (const table of document.querySelectorAll("table.sorts")) {
@@ -106,7 +106,7 @@ def _style() -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows, and the number by which it sorts; `long` texts may wrap."""
+    """A cell of a table: its text and the number to sort by; `long` texts may wrap."""
 
     text: str
     key: float | None = None
@@ -115,7 +115,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class FigureOf:
-    """A figure with its caption, and what a reader must know of what is measured."""
+    """A figure with its caption, and a note about what it shows."""
 
     caption: str
     draw: Draw
@@ -124,9 +124,9 @@ class FigureOf:
 
 @dataclass
 class Page:
-    """A page in the making; its parts appear in the order of the calls.
+    """A page under construction; its parts appear in the order of the calls.
 
-    `about` is a line below its title.
+    `about` is a line below the title.
     """
 
     title: str
@@ -141,19 +141,19 @@ class Page:
         return sum(map(len, self._parts))
 
     def section(self, title: str, text: str = "") -> None:
-        """Begin a section, which the top of the page links to."""
+        """Begin a section, with a link to it at the top of the page."""
         self._sections.append(title)
         number = len(self._sections)
         self._parts.append(f'<h2 id="s{number}">{escape(title)}</h2>')
         self.text(text)
 
     def text(self, text: str) -> None:
-        """Add a paragraph; nothing for an empty one."""
+        """Add a paragraph, unless `text` is empty."""
         if text:
             self._parts.append(f'<p class="quiet">{escape(text)}</p>')
 
     def answers(self, sentences: Sequence[tuple[str, str]], command: str) -> None:
-        """Add sentences, each with a word for what it answers, and a command to copy."""
+        """Add sentences, each with a one-word heading, and a command to copy."""
         items = "".join(
             f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in sentences
         )
@@ -162,15 +162,15 @@ class Page:
         )
 
     def fold(self, title: str, *, opened: bool) -> None:
-        """Begin what a reader may fold away; `unfold` ends it."""
+        """Begin a part that a reader can collapse; `unfold` ends it."""
         self._parts.append(f"<details{' open' * opened}><summary>{escape(title)}</summary>")
 
     def unfold(self) -> None:
-        """End what `fold` began."""
+        """End the part begun by `fold`."""
         self._parts.append("</details>")
 
     def figures(self, figures: Sequence[FigureOf]) -> None:
-        """Add figures side by side, as many as there is room for."""
+        """Add figures, side by side where there is room."""
         if not figures:
             return
         self._parts.append('<div class="figures">')
@@ -190,9 +190,9 @@ class Page:
         *,
         stacked: bool = False,
     ) -> None:
-        """Add a table that a reader may sort by any column; the first one is the rows' name.
+        """Add a table that a reader can sort by any column; the first column names the rows.
 
-        The cells of a row stand below each other on narrow screens, in a `stacked` table always.
+        On narrow screens, and always in a `stacked` table, the cells of a row are below each other.
         """
         left = {
             column
@@ -218,7 +218,7 @@ class Page:
             f'<a href="#s{number}">{escape(name)}</a>'
             for number, name in enumerate(self._sections, start=1)
         )
-        # An empty icon: browsers ask for one otherwise.
+        # The empty icon keeps browsers from requesting one.
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'

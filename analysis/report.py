@@ -1,7 +1,7 @@
-"""One page of HTML about a run or many, which needs no network and no other file.
+"""Write one self-contained HTML page about a run or several.
 
-``hpcgnn analyse report RUN [RUN...] [-o report.html]``. Figures are drawn by matplotlib as SVG
-inside the page, with their text as text: they print, follow the reader's light or dark colours, and
+``hpcgnn analyse report RUN [RUN...] [-o report.html]``. Figures are SVG inside the page, drawn by
+matplotlib with their text as text: they print well, follow the reader's light or dark colours, and
 need no script.
 """
 
@@ -34,11 +34,11 @@ NAME = "report"
 _MOST_BYTES = 4_500_000
 _MEBI = 2**20
 _FEW = 4
-"""Runs of which all is shown; of more each is folded away."""
+"""Up to this many runs are shown expanded; more are collapsed."""
 
 
 def make_page(subjects: Sequence[Subject]) -> Page:
-    """Return the page of some runs, of several the best by validation first."""
+    """Return the page about runs, the best by validation first."""
     subjects = sorted(subjects, key=lambda each: -(_merit(each, "valid") or -math.inf))
     names = ", ".join(each.run.name for each in subjects[:3])
     title = names + (f" and {len(subjects) - 3} more" if len(subjects) > 3 else "")
@@ -59,8 +59,8 @@ def make_page(subjects: Sequence[Subject]) -> Page:
     _learning(page, subjects)
     page.section(
         "Each run" if len(subjects) > 1 else "The run, by rank",
-        "Seconds of a phase are its share of all epochs, of the median epoch. Imbalance is the "
-        "maximum over ranks divided by the mean, less 1.",
+        "Seconds of a phase are its share of the time of all epochs, times the median epoch. "
+        "Imbalance is the maximum over ranks divided by the mean, less 1.",
     )
     _each_run(page, subjects)
     _environment(page, subjects)
@@ -69,15 +69,15 @@ def make_page(subjects: Sequence[Subject]) -> Page:
 
 
 def _shared(subjects: Sequence[Subject]) -> str:
-    """Return what all of several runs have alike, in words."""
+    """Return a phrase with the properties that several runs share."""
     rows = [_result(each, subjects[0]) for each in subjects]
     values = {name: rows[0][name] for name in ("model", "exchange", "ranks")}
-    alike = [
+    shared = [
         f"{value.text} rank{'s' * (value.text != '1')}" if isinstance(value, Cell) else value
         for name, value in values.items()
         if value and all(row[name] == value for row in rows)
     ]
-    return f": {', '.join(alike)}" if len(subjects) > 1 and alike else ""
+    return f": {', '.join(shared)}" if len(subjects) > 1 and shared else ""
 
 
 def _each_run(page: Page, subjects: Sequence[Subject]) -> None:
@@ -94,7 +94,7 @@ def _each_run(page: Page, subjects: Sequence[Subject]) -> None:
         if len(subjects) > 1:
             page.unfold()
     if left_out:
-        page.text(f"Left out, or the page would pass 5 MB: {', '.join(left_out)}.")
+        page.text(f"Left out to keep the page below 5 MB: {', '.join(left_out)}.")
 
 
 def _merit(subject: Subject, part: str) -> float | None:
@@ -110,20 +110,20 @@ def _peak(subject: Subject) -> int | None:
 
 def _results(page: Page, subjects: Sequence[Subject]) -> None:
     several = len(subjects) > 1
-    against = " The best by validation is first; the others are set against it." if several else ""
+    order = " The best by validation is first; the others are compared with it." if several else ""
     page.section(
         "Results",
-        "Figures of merit are of the kept model, mean ± deviation over seeds. Seconds of an epoch "
-        "are the median of its training, MB what all ranks send in it, J what they use in it."
-        + against,
+        "Figures of merit are those of the kept model, mean ± deviation over seeds. Seconds of an "
+        "epoch are the median training time; MB and J are sent and used by all ranks in an epoch."
+        + order,
     )
     first = subjects[0]
     if several:
         page.text(_ranking(subjects))
     rows = [_result(each, first) for each in subjects]
-    # What is the same in all runs tells none of them apart.
+    # Columns that are equal in all runs say nothing about their differences.
     same = {name for name in _FACTS if len({str(row[name]) for row in rows}) == 1}
-    left_out = same if several else set(_AGAINST)
+    left_out = same if several else set(_COMPARISONS)
     left_out |= {_JOULES} if all(each.epoch["epoch_j"] is None for each in subjects) else set()
     shown = [name for name in rows[0] if name not in left_out]
     page.table(shown, [[row[name] for name in shown] for row in rows])
@@ -131,11 +131,11 @@ def _results(page: Page, subjects: Sequence[Subject]) -> None:
 
 _FACTS = ("graph", "model", "exchange", "ranks", "epochs", "state")
 _JOULES = "J an epoch"
-_AGAINST = ("valid \u0394", "epoch ratio")
+_COMPARISONS = ("valid \u0394", "epoch ratio")
 
 
 def _result(subject: Subject, first: Subject) -> dict[str, str | Cell]:
-    """Return the cells of a run's line by column, set against the first run."""
+    """Return the cells of a run's row by column, compared with the first run."""
     summary, curves = subject.run.summary, subject.curves.summary() if subject.curves else {}
     metric = curves.get("metric") or ""
     epoch, usual = (each.epoch["epoch_s"]["median"] for each in (subject, first))
@@ -169,7 +169,7 @@ def _epochs(seeds: Sequence[dict[str, Any]]) -> Cell:
 
 
 def _ranking(subjects: Sequence[Subject]) -> str:
-    """Return which run is best, and which is fastest; the best is the first."""
+    """Return sentences that name the best run, which is the first, and the fastest."""
     first, second = subjects[:2]
     best, next_ = _merit(first, "valid"), _merit(second, "valid")
     texts = []
@@ -178,7 +178,7 @@ def _ranking(subjects: Sequence[Subject]) -> str:
         lead = ""
         if next_ is not None:
             points = " points" * (metric != "r2")
-            lead = f", {_factor(metric) * (best - next_):.2f}{points} before {second.run.name}"
+            lead = f", {_factor(metric) * (best - next_):.2f}{points} ahead of {second.run.name}"
         shown = figure_text(metric)(best)
         texts.append(f"Best by validation: {first.run.name} with {shown}{lead}.")
     timed = [each for each in subjects if each.epoch["epoch_s"]["median"]]
@@ -210,7 +210,7 @@ def _differences(page: Page, subjects: Sequence[Subject]) -> None:
     keys = differing_keys([each.settings for each in subjects])
     ranks = {each.run.summary.get("ranks") for each in subjects}
     if not keys:
-        more = ", but for the number of ranks" if len(ranks) > 1 else ""
+        more = ", except for the number of ranks" if len(ranks) > 1 else ""
         page.text(f"Their configurations are equal{more}.")
         return
     page.table(
@@ -231,7 +231,7 @@ def _learning(page: Page, subjects: Sequence[Subject]) -> None:
     if not curves:
         return
     seeds = max(len(each.seeds) for each in curves)
-    band = "Lines are means over seeds, bands one deviation. " if seeds > 1 else ""
+    band = "Lines are means over seeds, bands one standard deviation. " if seeds > 1 else ""
     page.section("Learning", f"{band}Epochs count from 0; a ring marks the kept epoch.")
     page.figures(list(charts.learning(curves)))
     page.figures([figure for each in learned for figure in error_figures(_rollouts(each))])
@@ -260,7 +260,7 @@ def _errors(page: Page, curves: Sequence[RunCurves]) -> None:
     ]
     if rows:
         page.text(
-            "Errors of the kept model in the units of what is predicted (rel_l2: relative), means "
+            "Errors of the kept model in the units of the prediction (rel_l2: relative), as means "
             "over seeds. Less is better."
         )
         page.table(("run", "error", "valid", "test"), rows)
@@ -269,21 +269,22 @@ def _errors(page: Page, curves: Sequence[RunCurves]) -> None:
 def _rollouts(subject: Subject) -> dict[str, dict[str, Any]]:
     """Return the errors of rollouts of the first seed, by part of the data."""
     first: dict[str, Any] = next(iter(subject.run.summary.get("seeds", [])), {})
-    return {f"{subject.run.name}, {part}": told for part, told in first.get("rollout", {}).items()}
+    parts = first.get("rollout", {})
+    return {f"{subject.run.name}, {part}": errors for part, errors in parts.items()}
 
 
 def _by_rank(page: Page, subject: Subject) -> None:
     """Add the figures and the table of a run's ranks."""
     page.figures(list(charts.by_rank(subject)))
     if subject.epochs is None:
-        page.text("No trace: seconds below are of the whole run, set-up included.")
+        page.text("No trace: seconds below are for the whole run, including set-up.")
     rows = list(_rank_rows(subject))
     if rows:
         page.table(("over ranks", "min", "median", "max", "imbalance %"), rows)
 
 
 def _rank_rows(subject: Subject) -> Iterable[list[str | Cell]]:
-    """Yield a line for each figure that ranks differ in."""
+    """Yield a row for each figure that is recorded by rank."""
     if subject.epochs is not None:
         for phase, entry in subject.epochs["phases"].items():
             yield _spread_row(f"{phase}, s an epoch", entry, "_s", 1.0, "{:.4f}")
@@ -301,7 +302,7 @@ def _rank_rows(subject: Subject) -> Iterable[list[str | Cell]]:
     for key, label, factor, form in (
         ("local_nodes", "nodes", 1.0, "{:,.0f}"),
         ("local_edges", "edges", 1.0, "{:,.0f}"),
-        ("ghost_bytes_max", "rows of others at once, MiB", 1 / _MEBI, "{:,.2f}"),
+        ("ghost_bytes_max", "peak ghost rows, MiB", 1 / _MEBI, "{:,.2f}"),
         ("peak_rss_bytes", "peak memory, MiB", 1 / _MEBI, "{:,.0f}"),
     ):
         values = [each[key] for each in details if key in each]
@@ -309,7 +310,7 @@ def _rank_rows(subject: Subject) -> Iterable[list[str | Cell]]:
             yield _spread_row(label, spread(values), "", factor, form)
     for key, label, form in (
         ("cpu_s", "seconds on a core", "{:,.1f}"),
-        ("queued_s", "seconds in the queue for a core", "{:,.1f}"),
+        ("queued_s", "seconds waiting for a core", "{:,.1f}"),
         ("major_faults", "pages read from disk", "{:,.0f}"),
     ):
         counted = list(subject.usage(key).values())
@@ -358,8 +359,8 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
         return
     page.section(
         "Environment",
-        "Every start of every run; times in UTC. Set-up is the seconds before the first epoch, of "
-        "the rank that needed most in each phase.",
+        "Every start of every run; times in UTC. Set-up is the time before the first epoch, the "
+        "maximum over ranks for each phase.",
     )
     page.table(
         ("start", "date", "wall s", "epochs", "set-up s", "by phase, s", "launcher", "threads",
@@ -391,13 +392,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--output",
         type=Path,
         metavar="FILE.html",
-        help="where the page goes (default: report.html in the directory of the first run)",
+        help="file of the page (default: report.html in the directory of the first run)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args(arguments)
 
 
-_PURPOSE = "Write one page of HTML about runs, which needs no network and no other file."
+_PURPOSE = "Write one self-contained HTML page about runs."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -409,16 +410,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise InputError(f"{output.parent}: is not a directory; make it or choose another -o")
     content = page.html().encode()
     write_whole(output, content, streams=True)
-    found = [answer(each) for each in subjects]
+    answers = {subject.run.name: answer(subject) for subject in subjects}
     if options.json:
-        told = {each.run.name: one.as_json() for each, one in zip(subjects, found, strict=True)}
-        facts = {"figures": page.num_figures, "bytes": len(content), "answers": told}
+        texts = {name: each.as_json() for name, each in answers.items()}
+        facts = {"figures": page.num_figures, "bytes": len(content), "answers": texts}
         print_json({"path": str(output), **facts})
     else:
         if len(subjects) == 1:
-            for _, sentence in found[0].sentences:
+            (only,) = answers.values()
+            for _, sentence in only.sentences:
                 report(sentence)
-            report(f"\n{found[0].command}\n")
+            report(f"\n{only.command}\n")
         report(f"{page.num_figures} figures, {len(content) / 1e6:.2f} MB; open it in a browser:")
         report(str(output.resolve()), sys.stdout)
 

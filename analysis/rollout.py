@@ -1,7 +1,7 @@
-"""Pictures of a rollout of fields: truth, prediction, difference, and errors after each step.
+"""Plot a rollout of fields: truth, prediction, difference, and errors after each step.
 
 ``hpcgnn analyse rollout RUN|FILE.h5 [--field u] [--steps 1,10,50] [-o rollout.html]``, and
-``--gif FILE`` for a moving one. The truth is read from the store that the file names.
+``--gif FILE`` for an animation. The truth is read from the store that the file names.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from hpcgnn.typing import Array, FloatArray
 NAME = "rollout"
 
 _SHOWN = (1, 10, 50, 100)
-_PURPOSE = "Show a rollout of fields: truth, prediction, difference at some steps."
+_PURPOSE = "Show a rollout of fields: truth, prediction and difference at selected steps."
 
 
 class Truth:
-    """The values of a store at the steps of a rollout, in the order of its nodes and edges."""
+    """The true values from a store at the steps of a rollout, in the rollout's order of rows."""
 
     def __init__(self, store: GraphStore, rollout: Rollout) -> None:
         ids = store.read_original_id(0, store.num_nodes)
@@ -39,26 +39,26 @@ class Truth:
             block = store.read_adjacency(0, store.num_nodes)
             self._edges = np.lexsort((np.repeat(ids, np.diff(block.indptr)), ids[block.indices]))
         self._start = start = int(rollout.attributes["start"])
-        place = np.searchsorted(store.trajectory_starts, start, side="right")
-        self._stop = int(store.trajectory_starts[place])
-        # The first is the step of that time, the present one or the next.
+        trajectory_end = np.searchsorted(store.trajectory_starts, start, side="right")
+        self._stop = int(store.trajectory_starts[trajectory_end])
+        # A rollout begins with the start step itself or with the one after; its time decides.
         times = store.times[start : self._stop]
         self._first = start + int(np.searchsorted(times, rollout.times[0]))
-        found = len(self._order), len(self._edges)
-        if found != (len(rollout.node_id), len(rollout.edge_id)):
+        sizes = len(self._order), len(self._edges)
+        if sizes != (len(rollout.node_id), len(rollout.edge_id)):
             raise InputError(f"{store.path}: is not the graph of {rollout.path}")
 
     def read(self, name: str, step: int) -> FloatArray | None:
-        """Return the values (rows, F) float64 of a step of the rollout; None behind the end."""
+        """Return the values (rows, F) float64 of a step of the rollout; None after the last."""
         return None if self._first + step >= self._stop else self._read(name, self._first + step)
 
     def before(self, name: str) -> FloatArray:
-        """Return the values of the step that was read last, NaN where it is predicted itself."""
+        """Return the values of the last input step; NaN if that step is itself predicted."""
         values = self._read(name, self._start)
         return values if self._first > self._start else np.full_like(values, np.nan)
 
     def weights(self, name: str) -> FloatArray:
-        """Return what rows count (rows, 1), in float64."""
+        """Return the weights (rows, 1) float64 of the rows in errors."""
         order, weights = self._order_of(name), None
         if name not in self._store.edge_fields:
             weights = self._store.read_node_weights(0, len(order))
@@ -74,7 +74,7 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """What pictures are of: nodes, a column of a field, and steps counted from 1."""
+    """The content of pictures: nodes, a column of a field, and steps counted from 1."""
 
     plane: Plane
     column: tuple[str, int]
@@ -82,15 +82,15 @@ class Shown:
 
     @classmethod
     def of(cls, rollout: Rollout, options: argparse.Namespace) -> "Shown | None":
-        """Return what the options say; None without fields of nodes that have positions.
+        """Return the content that the options select; None without node fields and positions.
 
-        Raises `InputError` for an option of pictures that has no effect.
+        Raises `InputError` for a picture option that would have no effect.
         """
         if not rollout.names or rollout.positions is None:
             for flag in ("field", "steps", "axis", "at", "gif"):
                 if getattr(options, flag) is not None:
                     raise InputError(
-                        f"--{flag}: pictures are of fields of nodes with positions, and "
+                        f"--{flag}: pictures need fields of nodes with positions, and "
                         f"{rollout.path} has none; leave it out"
                     )
             return None
@@ -106,7 +106,7 @@ class Shown:
 
 
 def pictures(rollout: Rollout, truth: Truth | None, shown: Shown) -> Iterator[Picture]:
-    """Yield the pictures of what is shown."""
+    """Yield a picture of each step in `shown`."""
     (name, number), nodes = shown.column, shown.plane.nodes
     for step in shown.steps:
         known = None if truth is None else truth.read(name, step - 1)
@@ -118,23 +118,23 @@ def pictures(rollout: Rollout, truth: Truth | None, shown: Shown) -> Iterator[Pi
 
 
 def errors_of(rollout: Rollout, truth: Truth) -> dict[str, dict[str, list[float | None]]]:
-    """Return the RMSE of each field after each step, over nodes by their weights, or edges."""
-    found: dict[str, dict[str, list[float | None]]] = {"rmse": {}, "unchanged_rmse": {}}
+    """Return the RMSE of each field after each step, over edges or weighted nodes."""
+    errors: dict[str, dict[str, list[float | None]]] = {"rmse": {}, "unchanged_rmse": {}}
     for name in (*rollout.names, *rollout.edge_names):
-        rows, still = list[float | None](), list[float | None]()
+        predicted, unchanged = list[float | None](), list[float | None]()
         before, weights = truth.before(name), truth.weights(name)
         for step in range(len(rollout.times)):
             known = truth.read(name, step)
             if known is None:
                 break
-            rows.append(_rmse(rollout.read(name, step) - known, weights))
-            still.append(_rmse(before - known, weights))
-        found["rmse"][name], found["unchanged_rmse"][name] = rows, still
-    return found
+            predicted.append(_rmse(rollout.read(name, step) - known, weights))
+            unchanged.append(_rmse(before - known, weights))
+        errors["rmse"][name], errors["unchanged_rmse"][name] = predicted, unchanged
+    return errors
 
 
 def _rmse(errors: FloatArray, weights: FloatArray) -> float | None:
-    """Return the root of a mean square, None where nothing is known."""
+    """Return the weighted root mean square of the known errors; None if none is known."""
     known = (weights * ~np.isnan(errors)).sum()
     return float(np.sqrt(np.nansum(weights * np.square(errors)) / known)) if known > 0 else None
 
@@ -142,18 +142,17 @@ def _rmse(errors: FloatArray, weights: FloatArray) -> float | None:
 def make_page(
     rollout: Rollout, truth: Truth | None, shown: Shown | None
 ) -> tuple[Page, Mapping[str, Any]]:
-    """Return the page, and the errors that it shows; raises `InputError` where it shows nothing."""
+    """Return the page and its errors; raise `InputError` if there is nothing to show."""
     errors = {} if truth is None else errors_of(rollout, truth)
     if not errors and shown is None:
         raise InputError(
-            f"{rollout.path}: shows nothing: no node with fields has a position, and the store "
-            "that it names does not open"
+            f"{rollout.path}: nothing to show: no node with fields has a position, and its store "
+            f"{rollout.attributes['store']} is missing"
         )
     run = Path(str(rollout.attributes["run"])).name
     page = Page(f"hpcgnn: rollout of {run}", f"{len(rollout.times)} steps")
     if errors:
-        told = "Root of the mean square over nodes by their weights, or edges, given ones too."
-        page.section("Errors", told)
+        page.section("Errors", "RMSE over edges or weighted nodes, including given ones.")
         page.figures(list(error_figures({run: errors})))
     if shown is not None:
         (name, number), plane = shown.column, shown.plane
@@ -161,7 +160,7 @@ def make_page(
         where = f", {plane.title}" if plane.title else ""
         page.section(f"{label}{where}")
         rows = list(pictures(rollout, truth, shown))
-        note = "" if truth is not None else "No truth: the store that the file names does not open."
+        note = "" if truth is not None else "No truth: the store named by the rollout is missing."
         page.figures([FigureOf(label, partial(draw_steps, plane, rows, label), note)])
     return page, errors
 
@@ -169,14 +168,16 @@ def make_page(
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(f"analyse {NAME}", _PURPOSE)
     parser.add_argument("run", metavar="RUN|FILE.h5", type=Path, help="run directory, or a rollout")
-    parser.add_argument("--field", help="which one (default: the first)")
-    parser.add_argument("--component", type=int, default=0, help="column of it, from 0")
+    parser.add_argument("--field", help="field to show (default: the first)")
+    parser.add_argument("--component", type=int, default=0, help="column of the field, from 0")
     parser.add_argument(
-        "--steps", metavar="S,S", help="those shown (default: 1,10,50,100, the last)"
+        "--steps", metavar="S,S", help="steps to show (default: 1,10,50,100 and the last)"
     )
-    parser.add_argument("--axis", choices=("x", "y", "z"), help="of a slice in 3-D (default: z)")
-    parser.add_argument("--at", type=float, help="where the slice is (default: in the middle)")
-    parser.add_argument("--gif", type=Path, metavar="FILE.gif", help="also a moving picture")
+    parser.add_argument(
+        "--axis", choices=("x", "y", "z"), help="normal of a 3-D slice (default: z)"
+    )
+    parser.add_argument("--at", type=float, help="position of the slice (default: the middle)")
+    parser.add_argument("--gif", type=Path, metavar="FILE.gif", help="also write an animation")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.html")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args(arguments)
@@ -199,8 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = options.run / "rollout.h5" if options.run.is_dir() else options.run
     if options.run.is_dir() and not path.exists():
         raise InputError(
-            f"{path} is not there: train.task=fields writes it at the end; or name a file that "
-            "hpcgnn predict --rollout wrote"
+            f"{path} does not exist: train.task=fields writes it at the end; or name a file "
+            "written by hpcgnn predict --rollout"
         )
     output = options.output or path.with_suffix(".html")
     with Rollout(path) as rollout:

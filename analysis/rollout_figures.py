@@ -1,4 +1,4 @@
-"""Figures of rollouts of fields: their errors after each step, and truth beside prediction."""
+"""Figures of rollouts of fields: errors after each step, and truth next to prediction."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from hpcgnn.errors import InputError
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 _MOST_POINTS = 30_000
-"""Of a picture; of more nodes some are shown."""
+"""Most points of a picture; of more nodes a random sample is shown."""
 _LONG = 6.0
-"""Times the usual length of an edge, from which a triangle crosses what is no mesh."""
-_MODEL, _STILL = "#0072b2", "#4d4d4d"
+"""A triangle with a side this many times the median length spans a hole of the mesh."""
+_MODEL, _UNCHANGED = "#0072b2", "#4d4d4d"
 
 
 def error_figures(rollouts: Mapping[str, Mapping[str, Any]]) -> Iterator[FigureOf]:
-    """Yield a figure for each field of the errors after each step.
+    """Yield a figure of the errors after each step for each field.
 
-    `rollouts` are what `summary.json` has of a seed, by the name of the curve.
+    `rollouts` are rollout entries of a seed in `summary.json`, by the name of the curve.
     """
-    names = dict.fromkeys(name for told in rollouts.values() for name in told["rmse"])
+    names = dict.fromkeys(name for entry in rollouts.values() for name in entry["rmse"])
     for name in names:
-        note = "Dashed: as if all stayed as it was."
+        note = "Dashed: error if the fields stayed unchanged."
         yield FigureOf(
             f"Error of {name} over a rollout", partial(_draw_errors, rollouts, name), note
         )
@@ -41,14 +41,15 @@ def _draw_errors(rollouts: Mapping[str, Mapping[str, Any]], name: str) -> Figure
     figure = new_figure(4.6, 2.8)
     axis = figure.subplots()
     axis.grid()
-    for number, (label, told) in enumerate(rollouts.items()):
-        if name not in told["rmse"]:
+    for number, (label, entry) in enumerate(rollouts.items()):
+        if name not in entry["rmse"]:
             continue
-        errors, still = (_numbers(told[key][name]) for key in ("rmse", "unchanged_rmse"))
+        errors, unchanged = (_numbers(entry[key][name]) for key in ("rmse", "unchanged_rmse"))
         steps, look = np.arange(1, len(errors) + 1), ("-", ":")[number % 2]
         mark = "o" if len(errors) == 1 else None
         axis.plot(steps, errors, look, color=_MODEL, marker=mark, label=label)
-        axis.plot(np.arange(1, len(still) + 1), still, "--", color=_STILL, linewidth=0.9)
+        steps = np.arange(1, len(unchanged) + 1)
+        axis.plot(steps, unchanged, "--", color=_UNCHANGED, linewidth=0.9)
     axis.set_xlabel("steps")
     axis.set_ylabel(f"RMSE of {name}")
     axis.set_ylim(bottom=0)
@@ -62,10 +63,10 @@ def _numbers(values: Sequence[float | None]) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """The nodes of a picture, in two axes or in one.
+    """The nodes of a picture with one or two axes.
 
-    `nodes` (m,) tell which of all, `points` (m, 2) or (m, 1) where they are in the picture,
-    `labels` are of the axes. `title` says which slice it is; empty where it is none.
+    `nodes` (m,) are the indices of the shown nodes, `points` (m, 2) or (m, 1) their coordinates in
+    the picture, `labels` those of the axes. `title` names the slice; empty if it is not a slice.
     """
 
     nodes: GlobalIndices
@@ -75,11 +76,10 @@ class Plane:
 
     @classmethod
     def of(cls, positions: FloatArray, axis: str | None = None, at: float | None = None) -> "Plane":
-        """Return the nodes to show: all, or of three axes a slice across `axis` or z, at `at`.
+        """Select the nodes to show: all, or in 3-D a slice normal to `axis` (default z) at `at`.
 
-        A slice is of the nodes next to it, at most a twentieth of the extent away; in the middle
-        by default. Raises `InputError` where no node is there, or nodes of fewer axes are to be
-        cut.
+        A slice holds the nodes within a twentieth of the extent; by default it is in the middle.
+        Raises `InputError` for an empty slice, or a slice in fewer than three dimensions.
         """
         names = "xyz"[: positions.shape[1]]
         nodes, title = np.arange(len(positions)), ""
@@ -94,7 +94,7 @@ class Plane:
             title = f"{axis} = {middle:.4g}"
             names = names.replace(axis, "")
         elif axis is not None or at is not None:
-            fault = "--axis and --at cut nodes of 3 axes"
+            fault = "--axis and --at need positions in 3 dimensions"
             raise InputError(f"{fault}, and these have {len(names)}; leave them out")
         if len(nodes) > _MOST_POINTS:
             chosen = np.random.default_rng(0).choice(len(nodes), _MOST_POINTS, replace=False)
@@ -104,21 +104,21 @@ class Plane:
 
     @cached_property
     def triangles(self) -> tuple[Triangulation, GlobalIndices] | None:
-        """Triangles between some of the points, and which; without those across holes.
+        """A triangulation of the distinct points, without holes, and their indices in `points`.
 
-        None where there are none.
+        None if the points span no area.
         """
         points, order = np.unique(self.points, axis=0, return_index=True)
         if self.points.shape[1] < 2 or len(points) < 4 or np.ptp(points, axis=0).min() == 0:
             return None
-        made = Triangulation(*self.points[order].T)
-        corners = self.points[order][made.triangles]
+        mesh = Triangulation(*self.points[order].T)
+        corners = self.points[order][mesh.triangles]
         sides = np.linalg.norm(corners - np.roll(corners, 1, axis=1), axis=2).max(axis=1)
-        made.set_mask(sides > _LONG * np.median(sides))
-        return made, order
+        mesh.set_mask(sides > _LONG * np.median(sides))
+        return mesh, order
 
     def show(self, axis: Axes, values: FloatArray, norm: Normalize, colours: str) -> Any:
-        """Draw values (m,) of the nodes; return what a colour bar is of."""
+        """Draw values (m,) of the nodes; return the artist for a colour bar, or None."""
         axis.set_xlabel(self.labels[0])
         if self.points.shape[1] < 2:
             order = np.argsort(self.points[:, 0])
@@ -129,15 +129,15 @@ class Plane:
         axis.set_aspect("equal")
         look: dict[str, Any] = {"norm": norm, "cmap": colours, "rasterized": True}
         if self.triangles is None:
-            across, up = self.points.T
-            return axis.scatter(across, up, s=4, c=values, **look)
+            x, y = self.points.T
+            return axis.scatter(x, y, s=4, c=values, **look)
         triangles, order = self.triangles
         return axis.tripcolor(triangles, values[order], **look)
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A step of a rollout: prediction (m,), and the truth where it is known; None else."""
+    """A step of a rollout: prediction (m,), and the truth (m,), or None if it is unknown."""
 
     title: str
     predicted: FloatArray
@@ -147,7 +147,7 @@ class Picture:
 def draw_steps(plane: Plane, pictures: Sequence[Picture], name: str) -> Figure:
     """Return a figure with a row for each step: truth, prediction, difference.
 
-    Colours of truth and prediction are the same in all rows.
+    Truth and prediction have the same colour scale in all rows.
     """
     shown = [each.predicted for each in pictures]
     shown += [each.truth for each in pictures if each.truth is not None]
@@ -178,7 +178,7 @@ def _norm(values: FloatArray) -> Normalize:
 
 
 def animate(plane: Plane, pictures: Sequence[Picture], path: str, name: str) -> None:
-    """Write a moving picture (GIF) of truth and prediction, a frame for each step."""
+    """Write an animation (GIF) of truth and prediction, one frame per step."""
     values = [each.predicted for each in pictures]
     values += [each.truth for each in pictures if each.truth is not None]
     norm = _norm(np.concatenate(values))

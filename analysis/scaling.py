@@ -1,9 +1,9 @@
-"""Runs on more and more ranks: seconds, efficiency, bytes and memory, beside what a plan said.
+"""Scaling over ranks: seconds, efficiency, bytes and memory, compared with plans.
 
-``hpcgnn analyse scaling RUN [RUN...]``. Runs whose configurations differ in nothing but the graph's
-file are one method. Of a method, runs on graphs of one size are a strong series; one run a graph,
-of sizes that grow as the ranks do, are a weak series. The plan of a run is ``plan.json`` in its
-directory, what ``hpcgnn plan --json`` printed; ``jobs/scaling.sh`` writes both.
+``hpcgnn analyse scaling RUN [RUN...]``. Runs whose configurations differ only in the graph's file
+have the same method. Its runs on one graph form a strong-scaling series; runs on graphs that grow
+in proportion to the ranks form a weak-scaling series. The plan of a run is ``plan.json`` in its
+directory, the output of ``hpcgnn plan --json``; ``jobs/scaling.sh`` writes both.
 """
 
 from collections.abc import Sequence
@@ -35,16 +35,16 @@ NAME = "scaling"
 
 _FIGURES = ("epoch_s", "bytes", "memory_bytes")
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777")
-# Where a run lies and how long it is says nothing of its method.
-_PLACES = ("graph.store", "run.dir", "run.threads", "train.epochs")
+# These settings do not belong to a run's method.
+_NOT_METHOD = ("graph.store", "run.dir", "run.threads", "train.epochs")
 _SIZES_ALIKE = 0.1
 
 
 @dataclass(frozen=True)
 class Point:
-    """A run: what it measured, and what its plan said; None: there is no plan.
+    """The measured and planned figures of a run; `planned` is None without a plan.
 
-    Bytes are those that all ranks send in a training epoch, memory is of the rank that needed most.
+    Bytes are sent by all ranks in a training epoch; memory is the largest over ranks.
     """
 
     run: str
@@ -64,7 +64,7 @@ class Series:
     points: list[Point]
 
     def efficiency(self, point: Point) -> float:
-        """Return that of a point against the fewest ranks of the series."""
+        """Return the parallel efficiency of a point relative to the fewest ranks of the series."""
         first = self.points[0]
         ratio = first.measured["epoch_s"] / point.measured["epoch_s"]
         return ratio if self.kind == "weak" else ratio * first.ranks / point.ranks
@@ -73,7 +73,7 @@ class Series:
 def read_point(run: Run) -> Point:
     """Return the point of a finished run.
 
-    Raises `InputError` if it has not ended, or trained on no graph with nodes.
+    Raises `InputError` if it has not ended, or its task has no nodes.
     """
     summary = run.summary
     nodes = summary.get("graph", {}).get("num_nodes")
@@ -97,36 +97,36 @@ def read_point(run: Run) -> Point:
 
 
 def make_series(runs: Sequence[Run]) -> list[Series]:
-    """Sort runs into series, see this module's head.
+    """Group runs into series, see the docstring of the module.
 
     Raises `InputError` if no series has two points.
     """
     settings = [read_settings(run.path) for run in runs]
-    keys = [key for key in differing_keys(settings) if key not in _PLACES]
+    keys = [key for key in differing_keys(settings) if key not in _NOT_METHOD]
     named = sorted(
         ((_method(each, keys), read_point(run)) for run, each in zip(runs, settings, strict=True)),
         key=lambda pair: (pair[0], pair[1].nodes, pair[1].ranks),
     )
-    found = []
+    series = []
     for method, pairs in groupby(named, key=lambda pair: pair[0]):
         points = [point for _, point in pairs]
-        alone = []
-        for _, same in groupby(points, key=lambda point: (point.graph, point.nodes)):
-            together = list(same)
-            if len({point.ranks for point in together}) > 1:
-                found.append(Series(method, "strong", together))
+        single = []
+        for _, group in groupby(points, key=lambda point: (point.graph, point.nodes)):
+            same_graph = list(group)
+            if len({point.ranks for point in same_graph}) > 1:
+                series.append(Series(method, "strong", same_graph))
             else:
-                alone += together
-        share = [point.nodes / point.ranks for point in alone]
-        if len(alone) > 1 and max(share) <= (1 + _SIZES_ALIKE) * min(share):
-            weak = sorted(alone, key=lambda point: point.ranks)
-            found.append(Series(method, "weak", weak))
-    if not found:
+                single += same_graph
+        share = [point.nodes / point.ranks for point in single]
+        if len(single) > 1 and max(share) <= (1 + _SIZES_ALIKE) * min(share):
+            weak = sorted(single, key=lambda point: point.ranks)
+            series.append(Series(method, "weak", weak))
+    if not series:
         raise InputError(
-            "no two of these runs differ in their ranks alone (strong scaling), or grow their "
-            "graph with them (weak); jobs/scaling.sh makes such runs"
+            "no two of these runs differ only in their ranks (strong scaling), or have graphs that "
+            "grow with the ranks (weak scaling); jobs/scaling.sh makes such runs"
         )
-    return found
+    return series
 
 
 def _method(settings: Settings, keys: Sequence[str]) -> str:
@@ -135,14 +135,13 @@ def _method(settings: Settings, keys: Sequence[str]) -> str:
 
 
 def errors(series: Sequence[Series]) -> dict[str, float | None]:
-    """Return the median error of the plans over all points, relative, by figure."""
-    found: dict[str, float | None] = {}
+    """Return the median relative error of the plans over all points, by figure."""
+    medians: dict[str, float | None] = {}
     points = [point for each in series for point in each.points if point.planned is not None]
     for key in _FIGURES:
-        each = [_error(point, key) for point in points if key in point.measured]
-        known = [value for value in each if value is not None]
-        found[key] = median(known) if known else None
-    return found
+        known = [value for point in points if (value := _error(point, key)) is not None]
+        medians[key] = median(known) if known else None
+    return medians
 
 
 def _error(point: Point, key: str) -> float | None:
@@ -188,7 +187,7 @@ def show(series: Sequence[Series]) -> None:
 
 
 def draw(series: Sequence[Series]) -> Figure:
-    """Draw seconds, efficiency, bytes and memory over ranks; plans are hollow and dashed."""
+    """Draw seconds, efficiency, bytes and memory over ranks; plans have hollow, dashed marks."""
     figure = new_figure(11.0, 7.0)
     panels = figure.subplots(2, 2)
     titles = ("Epoch", "Efficiency", "Sent in an epoch, all ranks", "Memory of the largest rank")
@@ -205,7 +204,7 @@ def draw(series: Sequence[Series]) -> Figure:
             factor, unit = scaled(max(levels), unit)
         for number, each in enumerate(series):
             _draw_series(axis, each, key, factor, _COLOURS[number % len(_COLOURS)])
-        axis.set(title=title, xlabel="ranks", ylabel=unit or "against the fewest ranks")
+        axis.set(title=title, xlabel="ranks", ylabel=unit or "relative to the fewest ranks")
         ranks = sorted({point.ranks for each in series for point in each.points})
         axis.set_xscale("log", base=2)
         axis.set_xticks(ranks, list(map(str, ranks)))

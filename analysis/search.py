@@ -1,7 +1,7 @@
 """Runs of a search, the best by validation first, with the settings in which they differ.
 
 ``hpcgnn analyse search DIR/draw-*``. Runs that have not ended are ranked by their best epoch so
-far; those without a judged epoch, for instance because they diverge, come last.
+far; those without an evaluated epoch, for instance because they diverged, come last.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _SPLITS = ("valid", "test", "unseen")
 
 @dataclass(frozen=True)
 class Draw:
-    """A run: its settings by ``section.key``, and its accuracies as means over seeds."""
+    """A run: its settings by ``section.key``, and its metric by split as means over seeds."""
 
     name: str
     settings: dict[str, Any]
@@ -51,14 +51,14 @@ def _read_draw(directory: Path, name: str) -> Draw:
     try:
         run = open_run(directory)
     except InputError:
-        # A run that fails before its first epoch leaves its configuration alone.
+        # A run that fails before its first epoch leaves only its configuration.
         return Draw(name, settings, {}, finished=False)
     metric = run.summary.get("metric", "accuracy")
     return Draw(name, settings, _figures(run), finished=bool(run.summary), metric=metric)
 
 
 def _figures(run: Run) -> dict[str, float]:
-    """Return accuracies by split; where epochs judged a sample, those on all graphs."""
+    """Return the metric by split, on all graphs if epochs were evaluated on a sample."""
     seeds = run.summary.get("seeds", [])
     if not seeds:
         try:
@@ -68,19 +68,18 @@ def _figures(run: Run) -> dict[str, float]:
         means = {split: summary[split]["mean"] for split in ("valid", "test")}
         return {split: mean for split, mean in means.items() if mean is not None}
     metric = run.summary["metric"]
-    judged = [seed.get("all_graphs", seed["metrics"]) for seed in seeds]
-    found = {}
+    scores = [seed.get("all_graphs", seed["metrics"]) for seed in seeds]
+    means = {}
     for split in _SPLITS:
-        values = [each[key] for each in judged if (key := f"{split}_{metric}") in each]
+        values = [score[key] for score in scores if (key := f"{split}_{metric}") in score]
         if values:
-            found[split] = float(np.mean(values))
-    return found
+            means[split] = float(np.mean(values))
+    return means
 
 
 def rank(draws: Sequence[Draw]) -> tuple[list[Draw], list[str]]:
     """Return the draws, best first, and the keys in which they differ."""
-    drawn = differing_keys([draw.settings for draw in draws])
-    return sorted(draws, key=_order), drawn
+    return sorted(draws, key=_order), differing_keys([draw.settings for draw in draws])
 
 
 def _order(draw: Draw) -> float:
@@ -89,20 +88,23 @@ def _order(draw: Draw) -> float:
 
 
 def draw_figure(draws: Sequence[Draw], keys: Sequence[str]) -> Figure:
-    """Draw validation figures by value, a panel for each key; a bar is the mean of a value."""
+    """Draw validation scores by the value of each key, one panel per key; bars are means."""
     rows = -(-max(len(keys), 1) // _COLUMNS)
     figure = new_figure(3.2 * _COLUMNS, 2.6 * rows)
     panels = figure.subplots(rows, _COLUMNS, squeeze=False, sharey=True).ravel()
     scored = [draw for draw in draws if "valid" in draw.figures]
     factor = 1 if any(metric_number(draw.metric) for draw in scored) else 100
     for axis, key in zip(panels, keys, strict=False):
-        values = sorted({draw.settings.get(key) for draw in draws}, key=_by_size)
-        for place, value in enumerate(values):
-            mine = [factor * d.figures["valid"] for d in scored if d.settings.get(key) == value]
-            axis.plot([place] * len(mine), mine, "o", color="#0072b2", alpha=0.6, markersize=4)
-            if mine:
-                axis.hlines(float(np.mean(mine)), place - 0.3, place + 0.3, color="#d55e00")
-        axis.set_xticks(range(len(values)), [str(value) for value in values])
+        # By their text, since values may be lists.
+        by_text = {str(value): value for value in (draw.settings.get(key) for draw in draws)}
+        values = sorted(by_text, key=lambda text: _by_size(by_text[text]))
+        for x, value in enumerate(values):
+            chosen = [draw for draw in scored if str(draw.settings.get(key)) == value]
+            scores = [factor * draw.figures["valid"] for draw in chosen]
+            axis.plot([x] * len(scores), scores, "o", color="#0072b2", alpha=0.6, markersize=4)
+            if scores:
+                axis.hlines(float(np.mean(scores)), x - 0.3, x + 0.3, color="#d55e00")
+        axis.set_xticks(range(len(values)), values)
         axis.set_title(key)
         axis.grid(axis="y")
     for axis in panels[len(keys) :]:
@@ -139,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     directory = options.out or Path(options.run[0]).resolve().parent / "analysis"
     paths = save_figure(lambda: draw_figure(draws, keys), directory, NAME)
     if options.json:
-        found = [
+        entries = [
             {
                 "run": draw.name,
                 "finished": draw.finished,
@@ -148,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             }
             for draw in draws
         ]
-        print_json({"runs": found, "figures": list(map(str, paths))})
+        print_json({"runs": entries, "figures": list(map(str, paths))})
     else:
         show(draws, keys)
         show_paths(paths)

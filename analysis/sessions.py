@@ -1,7 +1,7 @@
-"""Join the ranks' traces and leave out what a resumed run did again.
+"""Join the traces of ranks, and drop the epochs that a resumed run repeated.
 
 Each header record starts a session. A session that begins at epoch e of a seed replaces what
-earlier sessions recorded of that seed from e on, on every rank.
+earlier sessions recorded for that seed from e on, on every rank.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from hpcgnn.trace import steady
 class Trace:
     """The spans of every rank that left a file.
 
-    `ranks` are numbers of ranks with a file, ascending; `num_ranks` is the largest number of ranks
-    that any session ran on, `num_sessions` 1 plus the number of times the run was resumed.
-    `epoch_s` are seconds of the epochs that count; None where no metrics tell them: then all count.
+    `ranks` are the ranks that have a file, ascending; `num_ranks` is the largest number of ranks
+    of any session, `num_sessions` 1 plus the number of times that the run was resumed. `epoch_s`
+    are the seconds of the counted epochs; None without metrics: then all epochs count.
     """
 
     def __init__(self, run: Run) -> None:
@@ -24,7 +24,7 @@ class Trace:
         self.ranks = list(self._traces)
         headers = [header for trace in self._traces.values() for header in trace.headers]
         self.num_ranks = max(*(header["ranks"] for header in headers), self.ranks[-1] + 1)
-        # The rank with most headers took part in every session, whatever the rank counts were.
+        # The rank with most headers took part in every session, even if rank counts differ.
         longest = max(self._traces.values(), key=lambda trace: len(trace.headers))
         self._starts = [header["start_unix_ns"] for header in longest.headers]
         self.num_sessions = len(self._starts)
@@ -38,7 +38,7 @@ class Trace:
         return sorted(set(range(self.num_ranks)) - set(self.ranks))
 
     def spans(self, rank: int) -> list[SpanRecord]:
-        """Return the spans of `rank` that count, in the order in which they ended."""
+        """Return the spans of `rank` that were not replaced, in the order of their ends."""
         sessions = self._sessions[rank]
         return [
             span
@@ -48,13 +48,13 @@ class Trace:
 
     @property
     def starts_ns(self) -> list[int]:
-        """When each session began on the rank that took part in all, Unix time."""
+        """Unix time in ns at which each session began, on a rank that took part in all."""
         return list(self._starts)
 
     def whole_sessions(self, rank: int) -> Iterator[tuple[int, Json, list[SpanRecord]]]:
-        """Yield the run's number of each session of `rank`, its header, and all of its spans.
+        """Yield the number, the header and all spans of each session of `rank`.
 
-        Also those that a later session replaced.
+        The spans include those that a later session replaced.
         """
         trace = self._traces[rank]
         spans: list[list[SpanRecord]] = [[] for _ in trace.headers]
@@ -63,8 +63,8 @@ class Trace:
         yield from zip(self._sessions[rank], trace.headers, spans, strict=True)
 
     def _run_sessions(self, trace: RankTrace) -> list[int]:
-        """Return the run's session number of each header in one file."""
-        # Clocks of hosts differ by far less than the time between two sessions.
+        """Return the session number of each header in one file."""
+        # Clocks of hosts differ by much less than the time between two sessions.
         return [_nearest(self._starts, header["start_unix_ns"]) for header in trace.headers]
 
     def _find_first_epochs(self) -> dict[int | None, dict[int, int]]:

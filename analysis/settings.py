@@ -1,4 +1,4 @@
-"""The settings of runs, and in which of them runs differ."""
+"""Read the settings of runs, and compare them."""
 
 import tomllib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Settings = dict[str, Any]
 
 
 def read_settings(directory: Path) -> Settings:
-    """Return the configuration of a run as it was resolved.
+    """Return the resolved configuration of a run.
 
     Raises `InputError` if there is no readable ``config.toml``.
     """
@@ -34,9 +34,9 @@ def read_settings(directory: Path) -> Settings:
 
 
 def differing_keys(runs: Sequence[Settings]) -> list[str]:
-    """Return the keys in which runs differ, beside their directories, sorted.
+    """Return the sorted keys in which runs differ, except their directories.
 
-    A key that a run lacks was unknown to the version that wrote it: that is no difference.
+    A missing key was unknown to the version that wrote the run, and is not a difference.
     """
     keys = sorted({key for run in runs for key in run} - {"run.dir"})
     return [key for key in keys if len({str(run[key]) for run in runs if key in run}) > 1]

@@ -1,4 +1,4 @@
-"""A run with all that pages and answers tell of it."""
+"""All records of a run that pages and answers use, read once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from hpcgnn.trace import describe_epochs
 
 @dataclass(frozen=True)
 class Subject:
-    """A run with what could be read of it; None for what it has not recorded."""
+    """A run with its records; None for those it does not have."""
 
     run: Run
     settings: Settings
@@ -34,7 +34,7 @@ class Subject:
 
     @cached_property
     def epoch(self) -> dict[str, Any]:
-        """What is said of its epochs, see `hpcgnn.trace.epochs`."""
+        """The description of its epochs, see `hpcgnn.trace.epochs`."""
         return describe_epochs(self.rows)
 
     @cached_property
@@ -45,39 +45,37 @@ class Subject:
 
     @property
     def shown_path(self) -> str:
-        """The run's directory as one would type it here."""
-        here = Path.cwd()
-        return str(
-            self.run.path.relative_to(here) if here in self.run.path.parents else self.run.path
-        )
+        """The run's directory, relative to the working directory if it is inside."""
+        cwd, path = Path.cwd(), self.run.path
+        return str(path.relative_to(cwd) if cwd in path.parents else path)
 
     @property
     def details(self) -> list[dict[str, Any]]:
-        """What the summary says of each rank; empty before the run has ended."""
-        found: list[dict[str, Any]] = self.run.summary.get("ranks_detail", [])
-        return found
+        """The summary's entry for each rank; empty before the run has ended."""
+        entries: list[dict[str, Any]] = self.run.summary.get("ranks_detail", [])
+        return entries
 
     @cached_property
     def ranks(self) -> int:
-        """The number of ranks; 1 where nothing tells it."""
+        """The number of ranks; 1 if it is not recorded."""
         traced = self.epochs["ranks"] if self.epochs else None
         return int(self.run.summary.get("ranks") or self.session.get("ranks") or traced or 1)
 
     @property
     def counted_s(self) -> float:
-        """Seconds over which the system counted what ranks used; 0: it did not."""
+        """Seconds covered by the system's usage counters of ranks; 0 without them."""
         return max(self.usage("wall_s").values(), default=0.0)
 
     def usage(self, name: str) -> Mapping[int, float]:
-        """Return what the system counted of each rank in `counted_s`, where it did."""
-        found = {each["rank"]: each.get("usage", {}).get(name) for each in self.details}
-        return {rank: value for rank, value in found.items() if value is not None}
+        """Return a usage counter of each rank that has one, over `counted_s`."""
+        values = {entry["rank"]: entry.get("usage", {}).get(name) for entry in self.details}
+        return {rank: value for rank, value in values.items() if value is not None}
 
 
 def read_subject(run: Run) -> Subject:
-    """Read all that a page tells of a run.
+    """Read all records of a run.
 
-    Raises `InputError` if a file of it is damaged, or its configuration is missing.
+    Raises `InputError` if one of its files is damaged, or its configuration is missing.
     """
     curves = RunCurves(run) if run.has_metrics else None
     trace = Trace(run) if run.has_traces else None

@@ -1,9 +1,9 @@
-"""A run's trace as the JSON that Chrome's and Perfetto's viewers read: all ranks on one clock.
+"""Convert a run's trace to JSON for the viewers of Chrome and Perfetto, all ranks on one clock.
 
 ``hpcgnn analyse trace RUN -o trace.json``; open it at ui.perfetto.dev or chrome://tracing. A
 process is a rank; a slice is a span; an arrow is a message, from the exchange that sent it to the
-wait that took it in; counters are bytes of other ranks' rows, and of resident memory. Every start
-of a resumed run is in it, with what a later one did again.
+wait that received it; counters are bytes of ghost rows and of resident memory. The file has every
+start of a resumed run, including epochs that a later start repeated.
 """
 
 import json
@@ -32,12 +32,12 @@ Step = tuple[int | None, int | None, int, str]
 
 @dataclass(frozen=True)
 class RankClock:
-    """Turns times of one rank's session into those of rank 0's first.
+    """Converts times of one rank's session to the clock of rank 0 in the first session.
 
-    `session_ns` go from the first session's start to this one's. `readings` are (time, offset) in
-    nanoseconds, the first at the session's start; between two the offset changes evenly. No offset
-    is off by more than `bound_ns`; None: it comes from the hosts' wall clocks. `moved_ns` were
-    added since messages showed that the offset was off by so much.
+    `session_ns` is the time from the first session's start to this one's. `readings` are (time,
+    offset) in nanoseconds, the first at the session's start; the offset is linear between the first
+    and the last. Offsets have an error of at most `bound_ns`; None: they come from the hosts' wall
+    clocks. `moved_ns` is a correction of the offset derived from messages.
     """
 
     session_ns: int
@@ -65,7 +65,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Message:
-    """What one rank sent to another in an exchange; times in nanoseconds on the common clock."""
+    """A message between two ranks in an exchange; times in nanoseconds on the common clock."""
 
     session: int
     sender: int
@@ -78,7 +78,7 @@ class Message:
 
 def read_sessions(trace: Trace) -> list[Session]:
     """Return every session of every rank, on one clock."""
-    starts, found = trace.starts_ns, []
+    starts, sessions = trace.starts_ns, []
     for rank in trace.ranks:
         for number, header, spans in trace.whole_sessions(rank):
             pings = [span for span in spans if span.offset_ns is not None]
@@ -87,92 +87,92 @@ def read_sessions(trace: Trace) -> list[Session]:
             if not readings:
                 readings = ((0, header["start_unix_ns"] - starts[number]),)
             clock = RankClock(starts[number] - starts[0], readings, bound)
-            found.append(Session(rank, number, header, spans, clock))
-    return found
+            sessions.append(Session(rank, number, header, spans, clock))
+    return sessions
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A message: its sender's exchange, and its receiver's with the span that took it in."""
+    """A message: the exchange that sent it, and the receiver's exchange with its wait."""
 
     sender: Session
     receiver: Session
     span: SpanRecord
-    theirs: Flight
+    received: Flight
     rows: int
     bytes: int
 
 
 def sent_in(sessions: Sequence[Session]) -> tuple[list[Sent], int]:
-    """Return what exchanges sent, and how many messages found no counterpart.
+    """Return the messages of exchanges, and the number of messages without a counterpart.
 
     The k-th exchange of a name in a step is the same exchange on all ranks. That holds for whole
-    exchanges only: a sequential schedule leaves out the stages in which a rank has nothing to do,
-    and no span tells which message a stage took in.
+    exchanges only: a sequential schedule skips the stages in which a rank has nothing to do, and
+    no span records which message a stage received.
     """
-    found, unmatched = list[Sent](), 0
-    for number in {each.number for each in sessions}:
-        together = {each.rank: each for each in sessions if each.number == number}
-        exchanges = {rank: _exchanges(each.spans) for rank, each in together.items()}
+    messages, unmatched = list[Sent](), 0
+    for number in {session.number for session in sessions}:
+        by_rank = {session.rank: session for session in sessions if session.number == number}
+        exchanges = {rank: _exchanges(session.spans) for rank, session in by_rank.items()}
         for rank, steps in exchanges.items():
-            staged = together[rank].header.get("schedule") == "sequential"
-            for step, own in steps.items():
-                for index, (span, _) in enumerate(own):
+            staged = by_rank[rank].header.get("schedule") == "sequential"
+            for step, sent in steps.items():
+                for index, (span, _) in enumerate(sent):
                     for peer, rows, size in span.peers or ():
-                        theirs = exchanges.get(peer, {}).get(step, [])
+                        received = exchanges.get(peer, {}).get(step, [])
                         if not rows:
                             continue
-                        if staged or len(theirs) != len(own):
+                        if staged or len(received) != len(sent):
                             unmatched += 1
                             continue
-                        ends = together[rank], together[peer], span, theirs[index]
-                        found.append(Sent(*ends, rows, size))
-    return found, unmatched
+                        ends = by_rank[rank], by_rank[peer], span, received[index]
+                        messages.append(Sent(*ends, rows, size))
+    return messages, unmatched
 
 
 def messages_of(sessions: Sequence[Session]) -> tuple[list[Message], int]:
-    """Return the messages, and how many found no counterpart; see `sent_in`."""
-    found, unmatched = sent_in(sessions)
+    """Return messages on the common clock, and the number without a counterpart; see `sent_in`."""
+    matched, unmatched = sent_in(sessions)
     messages = []
-    for each in found:
+    for each in matched:
         sent = each.sender.clock(each.span.start_ns)
-        taken = each.receiver.clock(each.theirs[1].stop_ns)
+        taken = each.receiver.clock(each.received[1].stop_ns)
         ranks = each.sender.number, each.sender.rank, each.receiver.rank
         messages.append(Message(*ranks, each.rows, each.bytes, sent, taken))
     return messages, unmatched
 
 
 def first_sent(sessions: Sequence[Session]) -> dict[int, FirstSent]:
-    """Return for each rank when the first message of each of its exchanges was sent."""
-    found: dict[int, dict[tuple[int, int], int]] = {each.rank: {} for each in sessions}
+    """Return for each rank when the first message to each of its exchanges was sent."""
+    by_rank: dict[int, dict[tuple[int, int], int]] = {each.rank: {} for each in sessions}
     for each in sent_in(sessions)[0]:
-        own, clock = each.theirs[0], each.receiver.clock
-        # Messages are started at the end of their span; two clocks differ little in a flight.
+        own, clock = each.received[0], each.receiver.clock
+        # Messages start at the end of their span; clocks drift little during a flight.
         after_ns = each.sender.clock(each.span.stop_ns) - clock(own.stop_ns)
-        firsts, key = found[each.receiver.rank], (own.session, own.start_ns)
+        firsts, key = by_rank[each.receiver.rank], (own.session, own.start_ns)
         firsts[key] = min(firsts.get(key, own.stop_ns + after_ns), own.stop_ns + after_ns)
-    return dict(found)
+    return dict(by_rank)
 
 
 def in_order(sessions: Sequence[Session]) -> list[Session]:
-    """Return sessions whose clocks agree with their messages: none is taken in before it is sent.
+    """Correct the clocks of sessions so that no message is received before it is sent.
 
-    Pings know an offset up to half of their way; messages often know it better. Moves m of the
-    clocks must hold ``m[sender] <= m[receiver] + taken - sent`` for all messages: the lengths of
-    shortest paths do, and are 0 for clocks that no message contradicts.
+    Pings determine an offset up to half of their round trip; messages often do better. Corrections
+    m of the clocks must satisfy ``m[sender] <= m[receiver] + taken - sent`` for all messages. The
+    lengths of shortest paths do, and are 0 for clocks that no message contradicts.
     """
     messages, _ = messages_of(sessions)
     corrected = []
     for number in sorted({each.number for each in sessions}):
-        together = [each for each in sessions if each.number == number]
+        of_number = [each for each in sessions if each.number == number]
         slack: dict[tuple[int, int], int] = {}
         for each in messages:
             if each.session == number:
                 pair = each.sender, each.receiver
                 slack[pair] = min(slack.get(pair, each.taken - each.sent), each.taken - each.sent)
-        moves = {each.rank: 0 for each in together}
-        # As many rounds as the longest path has steps; more only where messages contradict each
-        # other, as those of a damaged trace may.
+        moves = {each.rank: 0 for each in of_number}
+        # Bellman-Ford needs at most as many rounds as there are ranks, unless messages contradict
+        # each other, as in a damaged trace.
         for _ in moves:
             before = dict(moves)
             for (sender, receiver), most in slack.items():
@@ -180,7 +180,8 @@ def in_order(sessions: Sequence[Session]) -> list[Session]:
             if moves == before:
                 break
         corrected += [
-            replace(each, clock=replace(each.clock, moved_ns=moves[each.rank])) for each in together
+            replace(each, clock=replace(each.clock, moved_ns=moves[each.rank]))
+            for each in of_number
         ]
     return corrected
 
@@ -190,18 +191,17 @@ def _exchanges(spans: Sequence[SpanRecord]) -> dict[Step, list[tuple[SpanRecord,
     epochs: dict[tuple[int | None, int | None], list[SpanRecord]] = defaultdict(list)
     for span in spans:
         epochs[span.seed, span.epoch].append(span)
-    found: dict[Step, list[tuple[SpanRecord, SpanRecord]]] = defaultdict(list)
+    by_step: dict[Step, list[tuple[SpanRecord, SpanRecord]]] = defaultdict(list)
     for epoch in epochs.values():
-        flights = sorted(flights_of(epoch), key=lambda flight: flight[0].start_ns)
-        for exchange, wait in flights:
-            found[exchange.seed, exchange.epoch, exchange.step, exchange.name].append(
-                (exchange, wait)
-            )
-    return found
+        for flight in sorted(flights_of(epoch), key=lambda flight: flight[0].start_ns):
+            exchange, _ = flight
+            step = exchange.seed, exchange.epoch, exchange.step, exchange.name
+            by_step[step].append(flight)
+    return by_step
 
 
 def events(sessions: Sequence[Session], messages: Iterable[Message]) -> Iterator[Json]:
-    """Yield the events of the format; times and durations in microseconds."""
+    """Yield events of the Trace Event Format; times and durations in microseconds."""
     for rank, header in {each.rank: each.header for each in sessions}.items():
         name = f"rank {rank} on {header.get('host', 'an unknown host')}"
         yield _meta("process_name", rank, {"name": name})
@@ -214,7 +214,7 @@ def events(sessions: Sequence[Session], messages: Iterable[Message]) -> Iterator
         text = {"rows": message.rows, "bytes": message.bytes}
         flow = {"cat": "message", "name": "message", "id": number, "tid": 0, "args": text}
         yield {"ph": "s", "pid": message.sender, "ts": message.sent / 1e3, **flow}
-        # Bound to the slice that ends there.
+        # "bp": "e" binds the arrow to the enclosing slice.
         yield {"ph": "f", "bp": "e", "pid": message.receiver, "ts": message.taken / 1e3, **flow}
 
 
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     messages, unmatched = messages_of(sessions)
     facts = _facts(sessions, messages, unmatched)
     head = {"run": run.name, **facts}
-    # A line an event, so that the file can be looked through.
+    # One event per line makes the file readable.
     lines = ",\n".join(
         json.dumps(event, separators=(",", ":")) for event in events(sessions, messages)
     )
@@ -293,11 +293,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_json({"path": str(output), **facts})
         return
     bound = facts["clock_bound_us"]
-    sure = "by wall clocks alone" if bound is None else f"to within {bound:.0f} µs"
+    accuracy = "only from wall clocks" if bound is None else f"to within {bound:.0f} µs"
     report(
-        f"{facts['ranks']} ranks, {facts['messages']} messages, clocks of ranks up to "
-        f"{facts['largest_offset_ms']:.3f} ms apart, known {sure}, moved by up to "
-        f"{facts['moved_us']:.0f} µs as their messages ask; messages taken in before they were "
+        f"{facts['ranks']} ranks, {facts['messages']} messages; clocks of ranks are up to "
+        f"{facts['largest_offset_ms']:.3f} ms apart, known {accuracy}, and corrected by up to "
+        f"{facts['moved_us']:.0f} µs to fit their messages; messages received before they were "
         f"sent: {facts['received_before_sent']}; not drawn: {facts['unmatched_messages']}; open it "
         "at ui.perfetto.dev:"
     )

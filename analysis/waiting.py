@@ -1,8 +1,8 @@
-"""What waiting is for: a rank that is late, or bytes that are on their way.
+"""Split waiting time into waiting for late ranks and waiting for rows in transit.
 
-A rank waits for the last of those who send to it, and in a sum over ranks for the last that enters
-it. Until that one has sent, or has entered, it is *late*; what is left of the wait, rows *move*.
-Exchanges of the sequential schedule tell of no sender, so that waits for them are in neither.
+A rank waits for the last of its senders, and in a sum over ranks for the last rank that enters it.
+That rank is *late* until it has sent or entered; during the rest of the wait rows *move*.
+Exchanges of the sequential schedule record no sender, so waits for them count as neither.
 """
 
 from collections import Counter, defaultdict
@@ -19,15 +19,15 @@ _NANO = 1e-9
 Place = tuple[int, int, int]
 """Session, rank, and start of a span on that rank's clock, nanoseconds."""
 Sum = tuple[int, int | None, int | None, int, str, int]
-"""Session, seed, epoch, step, name, and which of that name in the step."""
+"""Session, seed, epoch, step, name, and index among those of that name in the step."""
 
 
 @dataclass
 class Waits:
-    """Of one rank, sums over the training of all epochs that count.
+    """Waiting times of one rank, summed over the training of all counted epochs.
 
-    `late_s` are seconds by the rank that was waited for. Nobody was late in `moving_s`;
-    `moved_bytes` are what the waits among them brought, and `moves` how many they were.
+    `late_s` are the seconds of waiting for each late rank. In `moving_s` no rank was late. `moves`
+    is the number of waits, and `moved_bytes` the bytes they received.
     """
 
     late_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -36,7 +36,7 @@ class Waits:
     moves: int = 0
 
     def include(self, begin: float, span: SpanRecord, last: tuple[float, int]) -> None:
-        """Add a wait that begins at `begin`; `last` is when the last rank has sent, and which."""
+        """Add a wait that begins at `begin`; `last` is the last sender's time and rank."""
         late = min(max(last[0] - begin, 0), span.duration_ns)
         self.late_s[last[1]] += late * _NANO
         self.moving_s += (span.duration_ns - late) * _NANO
@@ -44,40 +44,37 @@ class Waits:
 
 
 def who_waits(trace: Trace, sessions: Sequence[Session]) -> dict[int, Waits]:
-    """Return the waits of each rank.
-
-    The sessions are those of the trace, on one clock.
-    """
+    """Return the waits of each rank; `sessions` are those of the trace, on one clock."""
     trained = {
         (span.session, rank, span.start_ns)
         for rank in trace.ranks
         for epoch in training(trace.spans(rank), trace.epoch_s).values()
         for span in epoch
     }
-    found = {rank: Waits() for rank in trace.ranks}
+    waits = {rank: Waits() for rank in trace.ranks}
     for place, messages in _by_wait(sent_in(sessions)[0]).items():
         if place in trained:
-            _add_exchange(found[place[1]], messages)
+            _add_exchange(waits[place[1]], messages)
     for entered in _sums(sessions, trained):
-        last = max((each.clock(span.start_ns), each.rank) for each, span in entered)
-        for each, span in entered:
-            found[each.rank].include(each.clock(span.start_ns), span, last)
-    return found
+        last = max((session.clock(span.start_ns), session.rank) for session, span in entered)
+        for session, span in entered:
+            waits[session.rank].include(session.clock(span.start_ns), span, last)
+    return waits
 
 
 def _by_wait(messages: Sequence[Sent]) -> dict[Place, list[Sent]]:
     """Return messages by the span that waits for them."""
-    found: dict[Place, list[Sent]] = defaultdict(list)
-    for each in messages:
-        wait = each.theirs[1]
-        found[wait.session, each.receiver.rank, wait.start_ns].append(each)
-    return found
+    by_wait: dict[Place, list[Sent]] = defaultdict(list)
+    for message in messages:
+        wait = message.received[1]
+        by_wait[wait.session, message.receiver.rank, wait.start_ns].append(message)
+    return by_wait
 
 
 def _add_exchange(waits: Waits, messages: Sequence[Sent]) -> None:
     first = messages[0]
-    exchange, wait = first.theirs
-    # A message leaves at the end of its span; where nobody waits behind it, the exchange blocks.
+    exchange, wait = first.received
+    # A message is sent at the end of its span, or at the start if the exchange itself blocks.
     blocks = wait is exchange
     last = max(
         (each.sender.clock(each.span.start_ns if blocks else each.span.stop_ns), each.sender.rank)
@@ -91,14 +88,14 @@ def _sums(
     sessions: Sequence[Session], trained: set[Place]
 ) -> Iterator[list[tuple[Session, SpanRecord]]]:
     """Yield the spans of all ranks for each sum over ranks in training."""
-    together: dict[Sum, list[tuple[Session, SpanRecord]]] = defaultdict(list)
+    entered_by_sum: dict[Sum, list[tuple[Session, SpanRecord]]] = defaultdict(list)
     counts: dict[tuple[int, Sum], int] = defaultdict(int)
-    for each in sessions:
-        for span in each.spans:
-            if span.phase == "reduce" and (span.session, each.rank, span.start_ns) in trained:
-                step: Sum = each.number, span.seed, span.epoch, span.step, span.name, 0
-                number = counts[each.rank, step]
-                counts[each.rank, step] += 1
-                together[*step[:-1], number].append((each, span))
-    ranks = Counter(each.number for each in sessions)
-    yield from (entered for key, entered in together.items() if len(entered) == ranks[key[0]])
+    for session in sessions:
+        for span in session.spans:
+            if span.phase == "reduce" and (span.session, session.rank, span.start_ns) in trained:
+                step: Sum = session.number, span.seed, span.epoch, span.step, span.name, 0
+                number = counts[session.rank, step]
+                counts[session.rank, step] += 1
+                entered_by_sum[*step[:-1], number].append((session, span))
+    ranks = Counter(session.number for session in sessions)
+    yield from (spans for key, spans in entered_by_sum.items() if len(spans) == ranks[key[0]])

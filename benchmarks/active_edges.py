@@ -1,6 +1,6 @@
 """The share of edges that a backward pass on active sets needs, counted without MPI.
 
-An oracle for `hpcgnn.sparse.active_sets`: sets of whole graphs, by SciPy.
+An oracle for `hpcgnn.sparse.active_sets`: active sets of the whole graph, by SciPy.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ def active_edge_share(
         The store and the adjacency; with directed edges a layer aggregates both ways, as GraphSAGE
         does.
     widths
-        Columns that each layer's backward pass aggregates, the last layer first: how much an edge
-        of that layer counts. The first layer, which needs no gradient of features, has none.
+        Columns that the backward pass of each layer aggregates, the last layer first: the weight of
+        the layer's edges. The first layer needs no gradient of features and is left out.
     """
     with GraphStore.open(path) as store:
         matrix = read_pattern(store, relations, undirected).to_scipy().astype(np.int8)
@@ -37,9 +37,9 @@ def active_edge_share(
     rows, active = split == Split.TRAIN, 0.0
     for width in widths:
         columns = rows.copy()
-        for each in directions:
-            columns |= each.T.astype(np.int32) @ rows.astype(np.int32) > 0
-        for each in directions:
-            active += width * int(each[rows][:, columns].nnz)
+        for pattern in directions:
+            columns |= pattern.T.astype(np.int32) @ rows.astype(np.int32) > 0
+        for pattern in directions:
+            active += width * int(pattern[rows][:, columns].nnz)
         rows = columns
     return active / (sum(widths) * len(directions) * matrix.nnz)

@@ -1,10 +1,10 @@
-"""Every number of docs/measured.md and every exhibit of the papers again, quick ones first.
+"""Reproduce every number of docs/measured.md and every exhibit of the papers, quick ones first.
 
     python -m benchmarks.artefact FOLDER [--minutes 120] [--only WORDS]
 
-Writes FOLDER/artefact.md: published, here, ratio. Started again it goes on: what a command has
-printed stays in FOLDER/outputs. A number that is out of its tolerance, or was not made, is named,
-and the status is 1.
+Writes FOLDER/artefact.md: published, here, ratio. A second start resumes, since the outputs of
+commands stay in FOLDER/outputs. Numbers out of their tolerance, or not reproduced, are named, and
+the exit status is 1.
 """
 
 import argparse
@@ -29,7 +29,7 @@ COLUMNS = ("what", "published", "here", "ratio", "tolerance", "verdict", "second
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a claim; `here` is not a number where `verdict` says why."""
+    """The outcome of a claim; `here` is nan if there is no number, and `verdict` says why."""
 
     claim: Claim
     here: float
@@ -48,16 +48,16 @@ class Outcome:
 
 
 class Outputs:
-    """What commands have printed, in a folder; each runs until it has succeeded once."""
+    """Outputs of commands, kept in a folder; a command runs until it has succeeded once."""
 
     def __init__(self, folder: Path, minutes: float) -> None:
         self._folder, self._ends = folder, time.monotonic() + 60 * minutes
         (folder / "outputs").mkdir(parents=True, exist_ok=True)
 
     def of(self, claim: Claim) -> dict[str, Any]:
-        """Return what a claim's commands give: JSON objects, seconds, those of processors.
+        """Return the output of a claim's commands: JSON objects, seconds, processor seconds.
 
-        Raises `RuntimeError` that says why there are none.
+        Raises `RuntimeError` with the reason if there is none.
         """
         lines = claim.command.splitlines()
         minutes = claim.minutes / len(lines)
@@ -104,33 +104,34 @@ class Outputs:
 
 
 def read_cases(text: str) -> list[Case]:
-    """Return the JSON objects of a command's output: a list, or one a line."""
+    """Return the JSON objects of a command's output: a list, or one per line."""
     if text.startswith("["):
         return list(json.loads(text))
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 def judge(claim: Claim, outputs: Outputs) -> Outcome:
-    """Make a number again and compare it."""
+    """Reproduce a number and compare it with the published one."""
     if missing := [name for name in claim.needs if importlib.util.find_spec(name) is None]:
         return Outcome(claim, nan, f"not run: needs {', '.join(missing)}")
     try:
-        found = outputs.of(claim)
-        here = claim.value(found["cases"])
+        output = outputs.of(claim)
+        here = claim.value(output["cases"])
     except (RuntimeError, LookupError, ValueError) as error:
         return Outcome(claim, nan, str(error) or repr(error))
     within = abs(here / claim.published - 1) <= claim.tolerance
-    return Outcome(
-        claim, here, "within" if within else "**differs**", found["seconds"], found["cpu_s"]
-    )
+    verdict = "within" if within else "**differs**"
+    return Outcome(claim, here, verdict, output["seconds"], output["cpu_s"])
 
 
 def main() -> None:
     """Run the command."""
     cli = argparse.ArgumentParser(prog="python -m benchmarks.artefact", description=__doc__)
     cli.add_argument("folder", type=Path)
-    cli.add_argument("--minutes", type=float, default=120, help="no command starts that needs more")
-    cli.add_argument("--only", default="", metavar="WORDS", help="of what begins with these")
+    cli.add_argument(
+        "--minutes", type=float, default=120, help="total; longer commands are skipped"
+    )
+    cli.add_argument("--only", default="", metavar="WORDS", help="only claims beginning with WORDS")
     options = cli.parse_args()
     outputs = Outputs(options.folder.resolve(), options.minutes)
     chosen = [claim for claim in claims() if claim.row.startswith(options.only)]

@@ -1,4 +1,4 @@
-"""What `bench_banded` times: supergraphs that fit a memory, and how their messages pass."""
+"""The cases timed by `bench_banded`: supergraphs that fit in memory, with their propagators."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ __all__ = ["Case", "Kind", "make_case"]
 OFF = TraceRecorder.open(None, 0, {})
 NUMBER_BYTES = 4
 GRU_ROWS = 10
-"""Rows of the hidden width that the GRU cell keeps for each node and step, about."""
+"""Approximate number of hidden rows that the GRU cell stores for each node and step."""
 SAMPLE_GRAPHS = 2000
 SAMPLE_SUPERGRAPHS = 16
 
@@ -37,9 +37,9 @@ class Kind:
 
 @dataclass(frozen=True)
 class Case:
-    """A propagator on one supergraph a rank, what its steps took, and what a sample of them holds.
+    """A propagator on one supergraph per rank, the times of its steps, and counts of a sample.
 
-    `mean_graphs` is of all supergraphs, the counts in `sample` are of some of each rank.
+    `mean_graphs` is the mean over all supergraphs; `sample` counts over some of each rank.
     """
 
     kind: Kind
@@ -60,12 +60,12 @@ def make_case(grid: ProcessGrid, store: InstanceStore, kind: Kind, options: Any)
     bins = _pack(store, kind, budget, lossless=options.lossless)
     if len(bins) < grid.size:
         raise InputError(f"{store.path}: fills {len(bins)} supergraphs of {budget} nodes only")
-    mine = bins[grid.rank :: grid.size][:SAMPLE_SUPERGRAPHS]
-    made = [_supergraph(store, kind, numbers) for numbers in mine]
+    own_bins = bins[grid.rank :: grid.size][:SAMPLE_SUPERGRAPHS]
+    supergraphs = [_supergraph(store, kind, numbers) for numbers in own_bins]
     sample: Counter[str] = Counter()
-    for each, _ in made:
-        sample.update(_counts(kind, each))
-    graph, layout_s = made[0]
+    for supergraph, _ in supergraphs:
+        sample.update(_counts(kind, supergraph))
+    graph, layout_s = supergraphs[0]
     began = time.perf_counter()
     propagator = make_propagator(
         kind.name,
@@ -81,7 +81,7 @@ def make_case(grid: ProcessGrid, store: InstanceStore, kind: Kind, options: Any)
 
 
 def _node_budget(store: InstanceStore, kind: Kind, options: Any) -> int:
-    """Return the nodes whose blocks and kept rows fit the memory."""
+    """Return the number of nodes whose blocks and stored rows fit in memory."""
     types, steps = 2 * len(store.header.edge_names), store.header.steps
     if kind.name == "sparse":
         edges = 2 * store.graphs["num_edges"].sum() / store.graphs["num_nodes"].sum()
@@ -93,7 +93,7 @@ def _node_budget(store: InstanceStore, kind: Kind, options: Any) -> int:
 
 
 def _pack(store: InstanceStore, kind: Kind, budget: int, *, lossless: bool) -> list[GlobalIndices]:
-    """Return the sorted graphs of each supergraph, in drawn order."""
+    """Return the sorted graphs of each supergraph; supergraphs are in random order."""
     low, high = store.split_range(InstanceSplit.TRAIN)
     graphs = store.graphs[low:high]
     fits = graphs["num_nodes"] <= budget
@@ -103,18 +103,18 @@ def _pack(store: InstanceStore, kind: Kind, budget: int, *, lossless: bool) -> l
     bins = first_fit_decreasing(graphs["num_nodes"][chosen], budget)
     # The first bins hold the largest graphs: mix them with the others.
     order = np.random.default_rng(2).permutation(len(bins))
-    return [low + np.sort(chosen[bins[place]]) for place in order]
+    return [low + np.sort(chosen[bins[index]]) for index in order]
 
 
 def _supergraph(
     store: InstanceStore, kind: Kind, numbers: GlobalIndices
 ) -> tuple[Supergraph, float]:
-    """Return the supergraph of some graphs, and the seconds that its layout took."""
+    """Return the supergraph of these graphs, and the seconds that its layout took."""
     batch = store.read_graphs(numbers)
     began = time.perf_counter()
     layout = lay_out(batch, kind.block, kind.supernodes) if kind.supernodes else None
     layout_s = time.perf_counter() - began
-    # The ids of nodes seed dropout only, which is off.
+    # Node ids only seed dropout, which is off.
     ids = np.zeros_like(numbers)
     return Supergraph.build(batch, len(store.header.edge_names), ids, layout), layout_s
 

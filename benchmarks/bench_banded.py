@@ -3,17 +3,17 @@
     python -m benchmarks.bench_banded --store PROGRAMS.h5 --json
     mpiexec -n 2 python -m benchmarks.bench_banded --store PROGRAMS.h5 --json
 
-Tables 1 and 2 of the dense-hardware paper on a store of program graphs. Each case packs supergraphs
-that fit ``--memory`` MiB a rank (blocks, and what the backward pass keeps), each rank its own, and
-times forward, loss, backward and the sum of gradients over the ranks. Cases take turns. One JSON
-object a case: propagator, block (0: all edges), supernodes (at most, of a graph), ranks;
-steps_per_s, cpu_s (processor seconds of a step, all ranks), nodes_per_s and nodes_per_cpu_s of the
-timed supergraphs; graphs_per_supergraph (mean of 2,000 packed graphs), and graphs_per_s and
-graphs_per_cpu_s from it; of up to 16 supergraphs a rank the mean nodes_per_supergraph and the sums
-edges, dropped_edges and supernode_edges; build_s (seconds to build a propagator, not part of the
-step) and layout_s (to choose supernodes and order the nodes anew). A small budget leaves graphs out
-that have more nodes than node_budget, so that nodes_per_s compares better. ``--lossless`` takes
-graphs whose bandwidth is below the block only, as the paper's Table 3.
+Tables 1 and 2 of the dense-hardware paper on a store of program graphs. Each rank packs its own
+supergraphs, which fit in ``--memory`` MiB (blocks and the state of the backward pass), and times
+forward, loss, backward and the sum of gradients over the ranks. Cases take turns. One JSON object
+per case: propagator, block (0: all edges), supernodes (maximum of a graph), ranks; steps_per_s,
+cpu_s (processor seconds of a step, all ranks), nodes_per_s and nodes_per_cpu_s of the timed
+supergraphs; graphs_per_supergraph (mean of 2,000 packed graphs), and graphs_per_s and
+graphs_per_cpu_s from it; over up to 16 supergraphs per rank, the mean nodes_per_supergraph and the
+sums edges, dropped_edges and supernode_edges; build_s (seconds to build a propagator, not part of
+the step) and layout_s (to choose supernodes and reorder the nodes). A small memory excludes graphs
+with more nodes than node_budget, so nodes_per_s compares better. ``--lossless`` takes only graphs
+whose bandwidth is below the block, as in the paper's Table 3.
 """
 
 import statistics
@@ -74,7 +74,7 @@ def main(comm: Communicator) -> int:
 
 def parse_arguments() -> Any:
     cli = CommandParser(prog="python -m benchmarks.bench_banded", description=__doc__)
-    cli.add_argument("--store", type=Path, required=True, help="of hpcgnn.convert programs")
+    cli.add_argument("--store", type=Path, required=True, help="from hpcgnn.convert programs")
     cli.add_argument(
         "--cases",
         type=lambda words: [parse_case(word) for word in words.split(",")],
@@ -87,8 +87,8 @@ def parse_arguments() -> Any:
     cli.add_argument("--memory", type=int, default=512, metavar="MIB", help="(default: 512)")
     cli.add_argument("--repeat", type=int, default=3, help="counted rounds (default: 3)")
     cli.add_argument("--threads", type=int, default=1, help="of a rank (default: 1)")
-    cli.add_argument("--lossless", action="store_true", help="graphs that fit the band only")
-    cli.add_argument("--json", action="store_true", help="one JSON object a case")
+    cli.add_argument("--lossless", action="store_true", help="only graphs that fit the band")
+    cli.add_argument("--json", action="store_true", help="one JSON object per case")
     return cli.parse_args()
 
 
@@ -121,9 +121,9 @@ def run_step(grid: ProcessGrid, model: GGNN, case: Case) -> tuple[float, float]:
 
 def summarise(grid: ProcessGrid, case: Case) -> dict[str, Any]:
     names = list(case.sample)
-    mine = [statistics.median(case.cpu), case.graph.num_nodes, case.build_s, case.layout_s]
+    own = [statistics.median(case.cpu), case.graph.num_nodes, case.build_s, case.layout_s]
     cpu_s, nodes, build_s, layout_s, *sums = sum_over_ranks(
-        grid.world, [*mine, *case.sample.values()]
+        grid.world, [*own, *case.sample.values()]
     )
     total = dict(zip(names, map(int, sums), strict=True))
     step_s = statistics.median(case.wall)

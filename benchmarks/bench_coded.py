@@ -1,10 +1,10 @@
-"""Columns of matrices as gaps: bytes an entry, and products over those of plain columns.
+"""Compressed columns of matrices: bytes per entry, and product times relative to plain columns.
 
-``python -m benchmarks.bench_coded --json`` prints one JSON object a case: graph, entries, bytes an
-entry (plain columns take 4), nanoseconds to code an entry and to decode one, and where it was
-measured; for each width and number of threads also seconds of a product of ones with plain columns
-and with coded ones, and their ratio. Both take turns and must give equal bits. Times are those of
-the processors, of all threads together, the least of all rounds: other work counts little.
+``python -m benchmarks.bench_coded --json`` prints one JSON object per case: graph, entries, bytes
+per entry (plain columns take 4), nanoseconds to code and to decode an entry, and the machine; for
+each width and number of threads also seconds of a product with plain columns and with coded ones
+(all values one), and their ratio. Both take turns and must give equal bits. Times are processor
+times of all threads, the minimum of all rounds: other work on the machine matters little.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def parse_arguments() -> argparse.Namespace:
     cli.add_argument("--widths", type=numbers, default=[16, 64, 256], help="(16,64,256)")
     cli.add_argument("--threads", type=numbers, default=[1, 2], help="(1,2)")
     cli.add_argument("--repeat", type=int, default=15, help="rounds (15)")
-    cli.add_argument("--json", action="store_true", help="one JSON object a case, no table")
+    cli.add_argument("--json", action="store_true", help="one JSON object per case, no table")
     return cli.parse_args()
 
 
@@ -84,7 +84,7 @@ def cases(matrix: Matrix, options: argparse.Namespace) -> Iterator[dict[str, Any
 
 
 def in_turn(functions: Mapping[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Return the least seconds of the processors that each function took, called in turn."""
+    """Return the least processor seconds of each function, called in turn."""
     least_s = dict.fromkeys(functions, float("inf"))
     for _ in range(1 + repeat):
         for name, function in functions.items():

@@ -1,16 +1,15 @@
-"""Processor seconds and peak memory of converting an edge list, by edges and distinct names.
+"""Processor seconds and peak memory of converting an edge list, by edges and distinct ids.
 
     python -m benchmarks.bench_convert [--edges 1,5,20,50] [--nodes 0.02,0.4] [--memory M] [--json]
     python -m benchmarks.bench_convert --edges 2 --nodes 0.1 --ids numbers --repeat 5 [--json]
     python -m benchmarks.bench_convert --edges 50 --nodes 0.02 --ids numbers --ranks 1,2,4 [--json]
 
-With `--ranks` many ranks convert it together, started with ``mpiexec -n P`` (or what MPIEXEC says):
-CPU seconds are of all ranks, and the peak is that of the rank with the largest.
+With `--ranks`, ranks convert it together, started with ``mpiexec -n P`` (or the command in
+MPIEXEC): CPU seconds are the sum over ranks, and the peak is the largest over ranks.
 
-The input is made first: lines of two ids that are drawn at random. `nodes` is the number of ids
-that are drawn from, as a share of the edges. `read` are seconds of reading the file's columns
-alone, without start-up; all else is of the whole command in a process of its own, its peak of the
-resident set too.
+The input is generated first: lines of two random ids. `nodes` is the number of ids to draw from, as
+a share of the edges. `read` is the time to read the columns of the file, without start-up; all
+other figures, including the peak of the resident set, are for the whole command in its own process.
 """
 
 import argparse
@@ -36,12 +35,12 @@ from hpcgnn.console import print_json, print_table
 
 MILLION = 1_000_000
 LINES = 1 << 20
-"""Lines that are made at a time."""
+"""Lines generated at a time."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """An input: lines of two of `num_ids` ids, names or numbers."""
+    """An input: lines with two of `num_ids` ids, which are names if `named`, else numbers."""
 
     num_edges: int
     num_ids: int
@@ -49,7 +48,7 @@ class Case:
 
 
 def main() -> None:
-    """Measure and print, or do what `measure` asks of another process."""
+    """Measure and print, or do one of the hidden steps that `measure` runs in a subprocess."""
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("--edges", type=comma_separated, default=("1", "5", "20", "50"), metavar="M")
     cli.add_argument("--nodes", type=comma_separated, default=("0.02", "0.4"), metavar="SHARE")
@@ -107,7 +106,7 @@ def show(found: list[dict[str, Any]], memory: str, *, as_json: bool) -> None:
 
 
 def measure(case: Case, memory: str, repeat: int) -> dict[str, Any]:
-    """Return what the conversion of a case takes; the input is removed again."""
+    """Return the time and memory of converting a case; the input is removed again."""
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
         path, out = Path(folder) / "edges.tsv", Path(folder) / "out.h5"
         share = str(case.num_ids / case.num_edges)
@@ -137,7 +136,7 @@ def measure(case: Case, memory: str, repeat: int) -> dict[str, Any]:
 def measure_ranks(
     case: Case, options: argparse.Namespace, ranks: list[int]
 ) -> list[dict[str, Any]]:
-    """Return what the conversion of a case takes on each number of ranks."""
+    """Return the time and memory of converting a case on each number of ranks."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
         path, out, usage = (Path(folder) / name for name in ("edges.tsv", "out.h5", "usage"))
@@ -174,7 +173,7 @@ def measure_ranks(
 
 
 def show_ranks(found: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Print what numbers of ranks took."""
+    """Print the results by number of ranks."""
     if as_json:
         print_json([{**each, **circumstances()} for each in found])
         return
@@ -184,7 +183,7 @@ def show_ranks(found: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def convert_as_rank(words: list[str]) -> None:
-    """Convert as one rank, and write what it took into the folder of the first word."""
+    """Convert as one rank, and write its time and memory into the folder of the first word."""
     sys.argv = ["convert", *words[1:]]
     try:
         runpy.run_module("hpcgnn.convert", run_name="__main__", alter_sys=True)
@@ -195,7 +194,7 @@ def convert_as_rank(words: list[str]) -> None:
 
 
 def run(arguments: list[str]) -> tuple[str, float, Any]:
-    """Run Python; return what it printed, its seconds and its resources."""
+    """Run Python; return its output, elapsed seconds and resource usage."""
     start = time.perf_counter()
     child = subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -210,11 +209,11 @@ def run(arguments: list[str]) -> tuple[str, float, Any]:
     return text, time.perf_counter() - start, usage
 
 
-# What follows imports what it needs itself: a process inherits the peak of the one that starts it.
+# The functions below import their modules late: a process inherits the peak memory of its parent.
 
 
 def make(path: Path, case: Case, files: int) -> None:
-    """Write the lines of a case, in one text or in Parquet files."""
+    """Write the lines of a case, in one text file or in Parquet files."""
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
@@ -253,7 +252,7 @@ def read(path: Path, *, named: bool) -> None:
 
 
 def fingerprint(store: Path) -> str:
-    """Return what tells a store from another."""
+    """Return the fingerprint of a store."""
     from hpcgnn.storage import GraphStore  # noqa: PLC0415
 
     with GraphStore.open(store) as graph:

@@ -1,12 +1,12 @@
-"""A MeshGraphNet on a mesh, ours and plain torch-geometric's, one thread, forward and backward.
+"""MeshGraphNet forward and backward on a mesh, hpcgnn and plain torch-geometric, one thread.
 
     python -m benchmarks.bench_edges [--side 20] [--width 128] [--blocks 3] [--rounds 3] [--keep]
         [--again] [--memory] [--device cuda] [--json]
 
-Both have the same weights on a 3-D grid with an edge each way, and take turns with the dense
-products alone that ours does; times are medians of the rounds, of the processor, which other work
-changes less. Outputs are compared first. On a GPU seconds are of the clock, torch-geometric's
-goes through torch.compile too, and each way's peak is that of the card's memory.
+Both have the same weights on a 3-D grid with edges in both directions, and take turns with the
+floor: only the dense products of hpcgnn. Times are medians over the rounds of processor time, which
+other work affects less. Outputs are compared first. On a GPU, times are wall-clock times,
+torch-geometric also runs through torch.compile, and peaks are those of device memory.
 """
 
 import argparse
@@ -43,13 +43,13 @@ from hpcgnn.spmm.gpu.mpi import StagedTransport
 from hpcgnn.trace import TraceRecorder
 
 BLOCK = 1024
-"""Rows of a dense product that stays in the cache."""
+"""Rows of a dense product that stays in cache."""
 Way: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(rows of nodes, states of edges) -> rows."""
 
 
 def grid_edges(side: int) -> np.ndarray:
-    """Return (2, E) sources and targets of a cube of nodes, targets rising."""
+    """Return (2, E) sources and targets of a cube of nodes, sorted by target."""
     number = np.arange(side**3).reshape(side, side, side)
     pairs = []
     for axis in range(3):
@@ -62,7 +62,7 @@ def grid_edges(side: int) -> np.ndarray:
 def edge_inputs(
     grid: ProcessGrid, ends: np.ndarray, case: "Case", carrier: Carrier | None = None
 ) -> EdgeInputs:
-    """Return the edges as our layers take them, in the memory of a carrier."""
+    """Return the edges as input of hpcgnn's layers, in the memory of a carrier."""
     num_nodes = case.side**3
     row_map, trace = RowMap(np.array([0, num_nodes]), 0), TraceRecorder.off()
     indptr = np.searchsorted(ends[1], np.arange(num_nodes + 1))
@@ -75,7 +75,7 @@ def edge_inputs(
 
 
 def plain_block(layer: Processor, width: int) -> nn.Module:
-    """Return the same block as torch-geometric's users write it."""
+    """Return the same block as a torch-geometric user would write it."""
     maps = [nn.Linear(3 * width, width), *layer.edges.rest.maps]
     maps[0].load_state_dict(layer.edges.first.state_dict())
     edge = chain(maps, layer.edges.rest.norm)
@@ -83,16 +83,17 @@ def plain_block(layer: Processor, width: int) -> nn.Module:
 
 
 def chain(maps: list[nn.Module], norm: nn.Module) -> nn.Sequential:
-    """Return maps with rectifiers between, and the norm."""
-    between = [each for linear in maps for each in (nn.ReLU(), linear)][1:]
-    return nn.Sequential(*between, norm)
+    """Return the maps with ReLUs between them, followed by the norm."""
+    layers = [each for linear in maps for each in (nn.ReLU(), linear)][1:]
+    return nn.Sequential(*layers, norm)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network of some blocks of some width, on a cube of so many nodes a side.
+    """A network of `blocks` blocks of `width` columns, on a cube with `side` nodes per side.
 
-    With `keep` what maps give waits for the backward pass; with `again` few states of edges do.
+    With `keep` the results of maps are stored for the backward pass; with `again` most edge states
+    are recomputed there.
     """
 
     side: int
@@ -103,14 +104,14 @@ class Case:
 
 
 def plain_way(case: Case, layers: nn.ModuleList, ends: np.ndarray) -> Way:
-    """Return the network as torch-geometric's users run it."""
-    place = next(layers.parameters()).device
-    others = nn.ModuleList(plain_block(layer, case.width) for layer in layers).to(place)
-    index = torch.from_numpy(ends).to(place)
+    """Return the network as a torch-geometric user would run it."""
+    device = next(layers.parameters()).device
+    blocks = nn.ModuleList(plain_block(layer, case.width) for layer in layers).to(device)
+    index = torch.from_numpy(ends).to(device)
 
     def run(rows: Tensor, states: Tensor) -> Tensor:
-        for other in others:
-            rows, states = other(rows, index, states)
+        for block in blocks:
+            rows, states = block(rows, index, states)
         return rows
 
     return run
@@ -123,7 +124,7 @@ def our_way(
     ends: np.ndarray,
     carrier: Carrier | None = None,
 ) -> Way:
-    """Return the network as we run it."""
+    """Return the network as hpcgnn runs it."""
     num_nodes = case.side**3
     operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, case, carrier).operator}
     view = GraphView(operators, np.arange(num_nodes), grid.sum_over_blocks).layer(0)
@@ -141,10 +142,10 @@ def our_way(
 
 
 def products(case: Case, num_nodes: int, num_edges: int) -> None:
-    """Multiply as often as our network does, on blocks that stay in the cache: the floor.
+    """Do the dense products of hpcgnn's network on blocks that stay in cache: the floor.
 
-    Of w² operations, an edge has 3 forward and 6 backward, a node 6 and 12; where nothing is kept,
-    3 and 4 more.
+    In units of w² operations, an edge takes 3 forward and 6 backward, a node 6 and 12; if results
+    are not kept, 3 and 4 more.
     """
     again = 0 if case.keep else 1
     rows = torch.randn(BLOCK, case.width)
@@ -160,7 +161,7 @@ def products(case: Case, num_nodes: int, num_edges: int) -> None:
 
 
 def measure(case: Case, only: str | None, rounds: int) -> dict[str, Any]:
-    """Return seconds of each way, medians of the rounds, in turns; or the peak of one alone."""
+    """Return the median seconds of each way, run in turn, or the peak memory of the way `only`."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
     num_nodes, ends = case.side**3, grid_edges(case.side)
@@ -170,7 +171,7 @@ def measure(case: Case, only: str | None, rounds: int) -> dict[str, Any]:
         layer.edges.keeps = layer.nodes.keeps = case.keep
     x, states = (torch.randn(count, case.width) for count in (num_nodes, num_edges))
     found: dict[str, Any] = {"nodes": num_nodes, "edges": num_edges, **asdict(case)}
-    # As a run trains: what a step gives back, the next one takes.
+    # As in training: a step reuses the memory of the one before.
     with ProcessGrid.of_this_process() as grid, reused_memory():
         ways = {
             "ours": our_way(case, layers, grid, ends),
@@ -206,7 +207,7 @@ def measure(case: Case, only: str | None, rounds: int) -> dict[str, Any]:
 
 
 def measure_on_card(case: Case, rounds: int) -> dict[str, Any]:
-    """Return seconds and peaks of each way on a GPU, medians of the rounds, in turns."""
+    """Return the median seconds and the peak memory of each way on a GPU, run in turn."""
     place = torch.device("cuda", use_device(0))
     torch.manual_seed(1)
     num_nodes, ends = case.side**3, grid_edges(case.side)
@@ -247,19 +248,19 @@ def measure_on_card(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def peak_mb() -> float:
-    """Return the most memory that this process has had."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def alone(name: str, case: Case) -> dict[str, Any]:
-    """Return what a process finds that runs one way."""
-    given = asdict(case).items()
-    words = [f"--{key}={value}" for key, value in given if not isinstance(value, bool)]
-    words += [f"--{key}" for key, value in given if value is True]
+    """Return the result of a process that runs only one way."""
+    settings = asdict(case).items()
+    words = [f"--{key}={value}" for key, value in settings if not isinstance(value, bool)]
+    words += [f"--{key}" for key, value in settings if value is True]
     words += ["--only", name, "--json"]
     command = [sys.executable, "-m", "benchmarks.bench_edges", *words]
-    made: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
-    return made
+    result: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
+    return result
 
 
 def main() -> None:
@@ -268,13 +269,13 @@ def main() -> None:
     for name, value in (("side", 20), ("width", 128), ("blocks", 3), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
     for name, help_text in (
-        ("keep", "let what the maps give wait for the backward pass"),
-        ("again", "keep few states of edges, and compute the others again"),
-        ("memory", "the peak of each way, in a process of its own, in place of seconds"),
-        ("json", "one line of JSON"),
+        ("keep", "store the results of maps for the backward pass"),
+        ("again", "store few edge states, and recompute the others"),
+        ("memory", "measure the peak memory of each way in its own process, not seconds"),
+        ("json", "print one line of JSON"),
     ):
         parser.add_argument(f"--{name}", action="store_true", help=help_text)
-    parser.add_argument("--only", choices=["ours", "plain"], help="one step of one way: its peak")
+    parser.add_argument("--only", choices=["ours", "plain"], help="the peak memory of one step")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     case = Case(options.side, options.width, options.blocks, options.keep, options.again)

@@ -1,27 +1,27 @@
-"""GAT layers and whole epochs against DGL and torch-geometric where installed.
+"""GAT layers and whole epochs, compared with DGL and torch-geometric if they are installed.
 
-``python -m benchmarks.bench_epoch --json`` prints one JSON object a case: model, graph, threads,
+``python -m benchmarks.bench_epoch --json`` prints one JSON object per case: model, graph, threads,
 part (forward, forward+backward or epoch), ours_s, peers {name: s}, spread, cpu_s {name: s}, and
 for layers peak_bytes {name: bytes}. All methods take turns in one process; seconds are medians.
 Peak memory is that of forward and backward, each method in a process of its own.
 
-A layer has 100 input columns and heads of width 100, projection included; its input gets a gradient
-too. An epoch is forward, loss, backward and a step of Adam, on one rank: GraphSAGE with three
-layers of width 256, GCN with two of width 16. A peer whose tensors of edges would pass
-``--most-gib`` is left out of the case. Each number of threads has a process of its own.
+A layer has 100 input columns and heads of width 100, including the projection and the gradient of
+the input. An epoch is forward, loss, backward and a step of Adam, on one rank: GraphSAGE with three
+layers of width 256, GCN with two of width 16. A peer is left out of a case if its tensors of edges
+would exceed ``--most-gib``. Each number of threads has a process of its own.
 
-Ours is what training runs: results lie in memory that earlier ones have left, and epochs take the
-first layer's product with the features, which no epoch changes, from before the first one
-(``keep_products``; ``--fresh-products`` computes it in every epoch, as the peers do). Dense float32
-goes to the library that training takes (`hpcgnn.autograd.numerics.blas`), for the peers as well,
-which torch by itself would leave to its BLAS; ``--blas`` leaves it there, for all.
+Ours is the code of training: results reuse the memory of earlier ones, and the first layer's
+product with the constant features is computed once before the first epoch (``keep_products``;
+``--fresh-products`` computes it in every epoch, as the peers do). Dense float32 products use the
+library that training uses (`hpcgnn.autograd.numerics.blas`), for the peers as well; ``--blas``
+leaves them to torch's own choice for all.
 
-``floor`` stands beside the peers of epochs with ``--fresh-products`` on the CPU: the dense products
-of our epoch alone, and the row-gather loop of bench_spmm over the rows that its sparse products
-read, in multiples of 16 columns; over half of them in bfloat16, which has half the bytes.
+``floor`` is reported with the peers of epochs for ``--fresh-products`` on the CPU: only the dense
+products of our epoch, and the row-gather loop of bench_spmm over the rows that its sparse products
+read, in multiples of 16 columns; half as many rows in bfloat16, which has half the bytes.
 
-``--device cuda`` runs all of it on a GPU, where torch-geometric also goes through torch.compile;
-a call ends when the card has done its work, and peak_bytes are those of its memory.
+``--device cuda`` runs everything on a GPU, where torch-geometric also runs through torch.compile;
+a call includes the GPU's work, and peak_bytes are those of device memory.
 """
 
 import argparse
@@ -58,9 +58,9 @@ from hpcgnn.kernels.cuda.device import use_device
 
 DEFAULT_MODELS = "gat:2,gat:4,gat:8,sage,gcn"
 LIBRARIES = ("numpy", "torch", "dgl", "torch-geometric")
-# A step of torch-geometric's GATConv holds about this many tensors of edges at its peak.
+# At its peak a step of torch-geometric's GATConv holds about this many tensors of edges.
 EDGE_TENSORS = 4
-# Columns of each sparse product of an epoch whose features have no gradient.
+# Columns of each sparse product of an epoch; the features have no gradient.
 GATHERED = {"sage": (96, 256, 32, 32, 256), "gcn": (16, 16, 16, 16)}
 
 
@@ -79,12 +79,12 @@ def main() -> None:
 
 
 def limited_to(threads: int) -> bool:
-    """Return whether every OpenMP runtime of this process has so many threads."""
+    """Return whether every OpenMP runtime of this process has this many threads."""
     return os.environ.get("OMP_NUM_THREADS") == str(threads)
 
 
 def started(threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Run the cases in a process with so many threads: torch and the kernels have own runtimes."""
+    """Run the cases in a process with `threads` threads in both torch's and the kernels' OpenMP."""
     words_of = ["--threads", str(threads), "--models", ",".join(options.models), "--json"]
     words_of += ["--peers", ",".join(options.peers), "--graph", options.graph]
     words_of += ["--repeat", str(options.repeat), "--most-gib", str(options.most_gib)]
@@ -126,7 +126,7 @@ def parse_arguments() -> argparse.Namespace:
         type=words,
         default=["dgl", "pyg"],
         metavar="NAME,...",
-        help="those installed of dgl,pyg (default: both)",
+        help="of dgl,pyg, if installed (default: both)",
     )
     add("--repeat", type=int, default=5, help="counted rounds (default: 5)")
     add("--most-gib", type=float, default=6.0, help="for tensors of edges (default: 6)")
@@ -136,12 +136,12 @@ def parse_arguments() -> argparse.Namespace:
         type=words,
         default=["float32"],
         metavar="NAME,...",
-        help="float32, bfloat16: peers under torch's autocast, or whole (default: float32)",
+        help="float32 or bfloat16: peers with torch's autocast, or fully (default: float32)",
     )
     add("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
     add("--fresh-products", action="store_true", help="keep no product between epochs")
-    add("--blas", action="store_true", help="multiply dense float32 as torch does by itself")
-    add("--json", action="store_true", help="one JSON object a case, no table")
+    add("--blas", action="store_true", help="leave dense float32 products to torch's own choice")
+    add("--json", action="store_true", help="one JSON object per case, no table")
     return cli.parse_args()
 
 
@@ -171,7 +171,7 @@ def run_cases(
         multiply_by_fastest()
     report(f"{model}: {problem.matrix.num_nodes} nodes, {problem.matrix.indices.size} edges")
     names = ["ours", *installed_methods(options.peers, precision, gpu=gpu)]
-    # Torch has no product of a weighted CSR matrix in bfloat16, DGL no attention under autocast.
+    # Torch has no bfloat16 product of a weighted CSR matrix; DGL has no attention with autocast.
     missing = "pyg16" if model == "gcn" else "dgl" * (problem.heads > 0)
     if precision == "bfloat16":
         names = [name for name in names if name != missing]
@@ -204,7 +204,7 @@ def run_cases(
 def parts_of(
     problem: Problem, methods: dict[str, Method]
 ) -> dict[str, dict[str, Callable[[], object]]]:
-    """Return what is timed of a layer, or of a model, by part and method."""
+    """Return the functions to time for a layer or a model, by part and method."""
     if not problem.heads:
         return {"epoch": {name: epoch_of(method) for name, method in methods.items()}}
 
@@ -220,12 +220,12 @@ def both(method: Method) -> None:
 
 
 def gpu_place() -> torch.device:
-    """Return the card of this process, which takes the first."""
+    """Return the first GPU, which this process uses."""
     return torch.device("cuda", use_device(0))
 
 
 def waited_for(function: Callable[[], object]) -> None:
-    """Return when the card has done the work, too."""
+    """Call a function and wait for the GPU."""
     function()
     torch.cuda.synchronize()
 
@@ -242,7 +242,7 @@ def epoch_of(method: Method) -> Callable[[], None]:
 
 
 def floor_of(problem: Problem, epoch: Callable[[], object]) -> Callable[[], None]:
-    """Return what no epoch of ours can do without."""
+    """Return a function with the work that an epoch of ours cannot avoid."""
     entries = problem.matrix.indices
     if problem.precision == "bfloat16":
         entries = entries[: entries.size // 2]
@@ -273,18 +273,18 @@ def seconds_of(timings: dict[str, Timing]) -> dict[str, Any]:
 
 
 def show(cases: list[dict[str, Any]]) -> None:
-    """Print milliseconds or MB of every case, and the peers' over ours."""
+    """Print milliseconds or MB of every case, and the ratios of peers to ours."""
     rows = []
     for case in cases:
         if case["part"] == "memory":
             peers, unit = dict(case["peak_bytes"]), 1e-6
-            mine = peers.pop("ours")
+            ours = peers.pop("ours")
         else:
-            peers, unit, mine = case["peers"], 1e3, case["ours_s"]
-        others = ", ".join(f"{name} {each * unit:.1f}" for name, each in peers.items())
-        ratios = ", ".join(f"{each / mine:.2f} x {name}" for name, each in peers.items())
-        named = [case["model"], case["precision"], case["threads"], case["part"]]
-        rows.append([*named, f"{mine * unit:.1f}", others, ratios])
+            peers, unit, ours = case["peers"], 1e3, case["ours_s"]
+        others = ", ".join(f"{name} {value * unit:.1f}" for name, value in peers.items())
+        ratios = ", ".join(f"{value / ours:.2f} x {name}" for name, value in peers.items())
+        settings = [case["model"], case["precision"], case["threads"], case["part"]]
+        rows.append([*settings, f"{ours * unit:.1f}", others, ratios])
     columns = ["model", "precision", "threads", "part", "ours", "peers", "ratio"]
     print_table("Layers and epochs: milliseconds; memory in MB", columns, rows)
 

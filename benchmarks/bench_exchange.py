@@ -2,10 +2,10 @@
 
     mpiexec -n 4 python -m benchmarks.bench_exchange --graph debian --replication 1,2 --json
 
-Each repetition runs every case once, in turn, so that a change of the machine's load meets them
-alike. A time is that of the slowest rank, between two barriers; the median is reported. Rows and
-bytes are those of one forward product, counted where they leave a rank and compared with the plan;
-the adjoint moves the same back. With --plan it times planning instead, see `exchange_plans`.
+Each repetition runs every case once, in turn, so that changes of the machine's load affect all
+cases alike. A time is that of the slowest rank, between two barriers; the median is reported. Rows
+and bytes are those of one forward product, counted at the sender and compared with the plan; the
+adjoint moves the same back. --plan times planning instead, see `exchange_plans`.
 """
 
 import argparse
@@ -87,22 +87,22 @@ def parse() -> argparse.Namespace:
         default="debian",
         help="STORE.h5, rmat:SCALE:FACTOR (undirected), grid3d:N or debian (default: debian)",
     )
-    cli.add_argument("--method", choices=METHODS, help="parts of a graph that is no store")
-    text = "of a store (default: all)"
+    cli.add_argument("--method", choices=METHODS, help="partitioner, unless the graph is a store")
+    text = "relations of a store (default: all)"
     cli.add_argument("--relations", type=words, default=(), metavar="A,B", help=text)
-    cli.add_argument("--undirected", action="store_true", help="with reverse edges, of a store")
+    cli.add_argument("--undirected", action="store_true", help="add reverse edges to a store")
     cli.add_argument("--width", type=positive, default=128, help="columns (default: 128)")
-    text = f"all, or some of {','.join(EXCHANGES)} (default: all)"
+    text = f"some of {','.join(EXCHANGES)} (default: all)"
     cli.add_argument("--exchange", type=names, default=EXCHANGES, metavar="A,B", help=text)
     text = "copies of every block row, divisors of the ranks (default: 1)"
     cli.add_argument("--replication", type=positives, default=(1,), metavar="C,C", help=text)
     text = f"all, or some of {','.join(WIRES)} (default: native)"
     cli.add_argument("--wire", type=names_of(WIRES), default=("native",), metavar="A,B", help=text)
     cli.add_argument("--repeat", type=positive, default=10, help="repetitions (default: 10)")
-    cli.add_argument("--warmup", type=positive, default=2, help="discarded ones (default: 2)")
-    text = "time planning, against epochs of a GCN of width 16"
+    cli.add_argument("--warmup", type=positive, default=2, help="not counted (default: 2)")
+    text = "time planning, compared with epochs of a GCN of width 16"
     cli.add_argument("--plan", action="store_true", help=text)
-    cli.add_argument("--json", action="store_true", help="print one JSON object a case")
+    cli.add_argument("--json", action="store_true", help="print one JSON object per case")
     return cli.parse_args()
 
 
@@ -132,7 +132,7 @@ def positives(text: str) -> tuple[int, ...]:
 
 
 def ways(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield every exchange and wire format that go together."""
+    """Yield every valid pair of exchange and wire format."""
     for wire in options.wire:
         for exchange in options.exchange:
             if not (quantises(wire) and find_method(exchange).received is None):
@@ -179,7 +179,7 @@ def run_products(
 
 
 def described(grid: ProcessGrid, graph: BenchmarkGraph, exchange: str, wire: str) -> dict[str, Any]:
-    """Return what every result begins with."""
+    """Return the common first fields of all results."""
     return {
         "graph": graph.name,
         "ranks": grid.size,

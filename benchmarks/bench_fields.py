@@ -1,13 +1,13 @@
-"""Samples larger than memory, and losses over many steps: what they cost.
+"""The cost of samples larger than memory, and of losses over many steps.
 
     python -m benchmarks.bench_fields reading [--side 50] [--columns 16] [--steps 600,60]
     python -m benchmarks.bench_fields unrolled [--shape 20,20,20] [--unroll 1,8]
 
 Each run is a process of its own, on one rank and one thread. `reading` writes series of random
-fields on a grid and trains on them, while this process drops the pages of the store from the cache
-of files again and again: every sample comes from the disk. It prints the share of an epoch that
-passes in waiting for samples, and the peak of the process, by the number of steps. `unrolled`
-trains on `hpcgnn generate heat`, and prints the peak by the steps of a loss.
+fields on a grid and trains on them, while this process repeatedly drops the pages of the store from
+the page cache, so that every sample comes from disk. It prints the share of an epoch spent waiting
+for samples and the peak memory of the process, by the number of steps. `unrolled` trains on
+`hpcgnn generate heat`, and prints the peak memory by the number of steps in a loss.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from hpcgnn.gallery import grid3d
 from hpcgnn.storage import FieldInfo, StoreHeader, StoreWriter
 
 DROP_S = 0.5
-"""Between two times that the store is dropped from the cache."""
+"""Seconds between two drops of the store from the page cache."""
 COMMON = (
     "train.task=fields",
     "model.dropout=0",
@@ -63,13 +63,13 @@ def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("what", choices=("reading", "unrolled"))
     cli.add_argument("--model", default="meshgraphnet", choices=MODELS)
-    cli.add_argument("--side", type=int, default=50, help="nodes of the grid on an axis")
+    cli.add_argument("--side", type=int, default=50, help="nodes of the grid along an axis")
     cli.add_argument("--columns", type=int, default=16, help="of the field")
     cli.add_argument("--steps", default="600,60", help="of the series")
-    cli.add_argument("--shape", default="20,20,20", help="of the box of heat")
+    cli.add_argument("--shape", default="20,20,20", help="shape of the heat box")
     cli.add_argument("--unroll", default="1,8", help="steps of a loss")
     cli.add_argument("--epochs", type=int, default=2, help="of each run")
-    cli.add_argument("--json", action="store_true", help="print one JSON object a run")
+    cli.add_argument("--json", action="store_true", help="print one JSON object per run")
     options = cli.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def reading(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Return the runs on series of some lengths."""
+    """Return the results on series of different lengths."""
     found = []
     for steps in map(int, options.steps.split(",")):
         store = folder / f"{steps}.h5"
@@ -95,13 +95,13 @@ def reading(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def unrolled(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Return the runs whose losses are over some steps."""
+    """Return the results for different numbers of steps in a loss."""
     store, found = folder / "heat.h5", []
     generate = [sys.executable, "-m", "hpcgnn.generate", "heat", "--shape", options.shape]
     subprocess.run([*generate, "--steps", "20", "-o", str(store)], check=True)
     for steps in map(int, options.unroll.split(",")):
         words = ["fields.targets=T", f"fields.unroll={steps}", f"train.epochs={options.epochs}"]
-        # Half of the steps suffice for the longest loss.
+        # Half as many steps are enough for the longest loss.
         words += ["fields.valid=0.25", "fields.test=0.25", "fields.evaluated=1"]
         row = trained(store, folder / f"run{steps}", [*words, *MODELS[options.model]], drops=False)
         found.append({"steps": 20, "unrolled": steps, **row})
@@ -126,7 +126,7 @@ def write_grid(path: Path, side: int, columns: int, steps: int) -> None:
 
 
 def trained(store: Path, run: Path, words: list[str], *, drops: bool) -> dict[str, Any]:
-    """Return what a run says of itself; where it `drops`, nothing of the store stays cached."""
+    """Train and return the run's summary; with `drops` the store never stays in the page cache."""
     command = [sys.executable, "-m", "hpcgnn.train", f"graph.store={store}", f"run.dir={run}"]
     with (run.parent / "out").open("w+") as out:
         process = subprocess.Popen([*command, *COMMON, *words], stdout=out, stderr=out)

@@ -1,21 +1,21 @@
-"""Every table of the GPU path: kernels against libraries, execution paths, bands, training.
+"""All tables of the GPU path: kernels compared with libraries, execution paths, bands, training.
 
-``python -m benchmarks.bench_gpu --json`` prints one JSON object a case, ``--tables`` chooses.
+``python -m benchmarks.bench_gpu --json`` prints one JSON object per case; ``--tables`` selects.
 
 - aggregation: graph, width, dtype, sizes and seconds by group-size rule, peers {name: s}, speedup
-  over the fastest peer, error against float64, and the share of the card's copy bandwidth that the
-  bytes which must move take.
-- attention (a GAT layer forward and backward, its linear map included): heads, width, ours_s,
+  over the fastest peer, error against float64, and the bandwidth for the bytes that must move as a
+  share of the GPU's copy bandwidth.
+- attention (a GAT layer forward and backward, including its linear map): heads, width, ours_s,
   peers, peak bytes of each.
-- paths: backward aggregation of a two-layer GCN at 10 % training nodes, with all rows active and
-  restricted, and the seconds to prepare the paths.
-- banded: a step of messages by block size and precision, against the sparse pattern.
+- paths: backward aggregation of a two-layer GCN with 10 % training nodes, on all rows and on active
+  rows only, and the seconds to prepare the paths.
+- banded: a step of messages by block size and precision, compared with the sparse pattern.
 - training: seconds of an epoch, accuracy and loss with paths prepared before training, in the
   first epoch, and not at all.
 
-Methods take turns in one process, but trainings have one each; seconds are medians of the card's
+Methods take turns in one process, but each training has its own; seconds are medians from CUDA
 events. Peers that are not installed are left out; without a GPU the command ends with one line.
-cupyx gives cuSPARSE results by columns only; torch's CSR product is cuSPARSE by rows.
+cupyx has only the column-major product of cuSPARSE; torch's CSR product is the row-major one.
 """
 
 import argparse
@@ -53,11 +53,11 @@ from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupRule
 from hpcgnn.nn.group_size import load_group_rule
 from hpcgnn.spmm.gpu.mpi import StagedTransport
 
-# The first has the size of Cora.
+# The first graph has the size of Cora.
 DEFAULT_GRAPHS = "rmat:12:2,debian,rmat:18:16,rmat:20:16,rmat:22:8"
 TABLES = ("aggregation", "attention", "paths", "banded", "training")
 TRAINING_SHARE = 0.1
-# Products in a CUDA graph: some take less time than the host takes to issue them.
+# Products per CUDA graph: some take less time than the host needs to launch them.
 CAPTURED = 8
 BLOCKS, HIDDEN = [32, 64, 128, 256, 512], 128
 LIBRARIES = ("numpy", "torch", "cupy-cuda12x", "cupy-cuda13x", "torch-geometric")
@@ -102,7 +102,8 @@ def graph_cases(
 
 def parse_arguments() -> argparse.Namespace:
     cli = argparse.ArgumentParser(
-        prog="python -m benchmarks.bench_gpu", description="Time kernels on a GPU, against peers."
+        prog="python -m benchmarks.bench_gpu",
+        description="Time kernels on a GPU, and those of peers.",
     )
     add = cli.add_argument
     graphs = "rmat:SCALE:FACTOR, grid3d:N, debian or STORE.h5"
@@ -114,9 +115,11 @@ def parse_arguments() -> argparse.Namespace:
     add("--head-width", type=int, default=32, help="columns of a head (default: 32)")
     add("--rule", default="measured", metavar="RULE", help="as train.group_size")
     add("--repeat", type=int, default=21, help="counted rounds (default: 21)")
-    add("--nodes", type=int, default=1 << 16, help="of the banded supergraph (default: 65536)")
+    add(
+        "--nodes", type=int, default=1 << 16, help="nodes of the banded supergraph (default: 65536)"
+    )
     add("--epochs", type=int, default=30, help="of each training (default: 30)")
-    add("--json", action="store_true", help="print JSON, which is what it does in any case")
+    add("--json", action="store_true", help="accepted for uniformity: the output is always JSON")
     return cli.parse_args()
 
 
@@ -138,7 +141,7 @@ def numbers(text: str) -> list[int]:
 def aggregation_case(
     matrix: Matrix, width: int, dtype: str, rule: GroupRule, bandwidth: float, repeat: int
 ) -> dict[str, Any]:
-    """Return what one product took, by every rule of the group size and every peer."""
+    """Return the times of one product, by group-size rule and by peer."""
     cupy, n, nnz = load_cupy(), matrix.num_nodes, matrix.indices.size
     rng = np.random.default_rng(width)
     x32 = cupy.asarray(rng.random((n, width), dtype=np.float32))
@@ -188,7 +191,7 @@ def widened(bits: Any) -> Any:
 
 
 def relative_error(matrix: Matrix, x: Any, found: Any) -> float:
-    """Return the largest error of a product over the largest number in it, by float64."""
+    """Return the largest error against float64, divided by the largest number of the product."""
     operand = load_cupy().asnumpy(x).astype(np.float64)
     wanted = np.empty_like(operand)
     values = matrix.values.astype(np.float64)
@@ -197,7 +200,7 @@ def relative_error(matrix: Matrix, x: Any, found: Any) -> float:
 
 
 def attention_cases(matrix: Matrix, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield what layers took, and the most memory that each method held."""
+    """Yield the times and the peak memory of layers by method."""
     cupy, n, width = load_cupy(), matrix.num_nodes, options.head_width
     turned = kernels.transpose_csr(matrix.indptr, matrix.indices, None, n)
     pattern, transpose = (

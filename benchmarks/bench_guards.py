@@ -1,14 +1,13 @@
-"""What guarding a run costs: checksums while a graph is read, weights compared, watchdog, trace.
+"""The cost of a run's safeguards: checksums of the graph, comparison of weights, watchdog, trace.
 
     mpiexec -n P python -m benchmarks.bench_guards STORE.h5 [--rounds 9] [--epochs 10]
 
-A graph is loaded as training loads it, with the checksums of what is read and without, in turn;
-then epochs of a GraphSAGE of 3 layers and width 64, each with an evaluation, go by with the
-watchdog and the comparison of weights, and without; then with a trace that is written after each
-epoch, and with none at all. Processor seconds of the rank that needs most, medians, and `spread`,
-the distance of the ratios' quartiles, since others may use the machine meanwhile. A run's start
-also imports and makes the model, so that the share of checksums in it is smaller than the one in
-loading.
+Loads a graph as training does, alternately with and without checksums; then trains a GraphSAGE of
+3 layers and width 64, evaluating after each epoch, with and without the watchdog and the comparison
+of weights; then with and without a trace that is written after each epoch. Figures are medians of
+processor seconds of the slowest rank, and `spread`, the interquartile distance of the ratios, since
+other work may use the machine. A run's start also imports modules and makes the model, so checksums
+are a smaller share of it than of loading.
 """
 
 import argparse
@@ -43,7 +42,7 @@ LIMIT_S = 1800.0
 
 @dataclass(frozen=True)
 class Pair:
-    """Processor seconds with and without, of the rounds."""
+    """Processor seconds of each round with and without a safeguard."""
 
     guarded: list[float]
     bare: list[float]
@@ -63,8 +62,10 @@ def main() -> None:
     """Measure and print one JSON object."""
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("store")
-    cli.add_argument("--only", choices=("load", "epochs", "trace"), help="one of the pairs")
-    cli.add_argument("--rounds", type=int, default=9, help="of epochs; of loading five times")
+    cli.add_argument("--only", choices=("load", "epochs", "trace"), help="only this pair")
+    cli.add_argument(
+        "--rounds", type=int, default=9, help="rounds of epochs; five times as many of loading"
+    )
     cli.add_argument("--epochs", type=int, default=10, help="of a round")
     options = cli.parse_args()
     words = ("model.name=sage", "model.num_layers=3", "model.hidden=64", "run.threads=1")
@@ -110,20 +111,20 @@ def main() -> None:
 def in_turn(
     world: MPI.Intracomm, guarded: Callable[[], Any], bare: Callable[[], Any], rounds: int
 ) -> Pair:
-    """Do some work with guards and without, in turn; collective."""
+    """Run some work alternately with and without guards; collective."""
     guarded()
     bare()
     pair = Pair([], [])
     for number in range(rounds):
         both = [(pair.guarded, guarded), (pair.bare, bare)]
-        # Neither always comes second, after what the other left in the caches.
+        # The order alternates, so that both find the caches warmed by the other equally often.
         for seconds, work in both if number % 2 else reversed(both):
             seconds.append(timed(world, work))
     return pair
 
 
 def timed(world: MPI.Intracomm, work: Callable[[], Any]) -> float:
-    """Return the processor seconds of the rank that needs most."""
+    """Return the largest processor seconds over ranks."""
     world.Barrier()
     began = time.process_time()
     work()

@@ -1,10 +1,10 @@
-"""Time of a step of sampled training against depth and size of the graph, on one rank.
+"""Time of a step of sampled training by depth and size of the graph, on one rank.
 
-``python -m benchmarks.bench_iterations --json`` prints one JSON object a case: graph, layers,
-cpu_s and wall_s of a step (medians), nodes and edges of its subgraph (where neighbours are drawn
-layer by layer, the edges of all layers), and what remains of the time after a straight line over
-depth (`residual`, where a graph has several depths). All layers and the output have one width.
-Cases take turns, step by step; sampling is part of a step.
+``python -m benchmarks.bench_iterations --json`` prints one JSON object per case: graph, layers,
+cpu_s and wall_s of a step (medians), nodes and edges of its subgraph (the edges of all layers for
+layer-wise neighbour sampling), and `residual`, the residual of the time after a linear fit over
+depth, if a graph has several depths. All layers and the output have one width. Cases take turns,
+step by step; sampling is part of a step.
 """
 
 import argparse
@@ -72,11 +72,11 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.bench_iterations", description=__doc__)
     add = parser.add_argument
     add("--cases", default="rmat:16:16/1+2+3+4+5+6,rmat:18:16/2", help="GRAPH/LAYERS+LAYERS,...")
-    add("--model", default="sage", help="of hpcgnn train")
-    add("--width", type=int, default=128, help="of features, layers and output")
-    add("--rounds", type=int, default=9, help="steps, after one that is not counted")
+    add("--model", default="sage", help="model of hpcgnn train")
+    add("--width", type=int, default=128, help="width of features, layers and output")
+    add("--rounds", type=int, default=9, help="counted steps, after a warm-up step")
     add("--words", nargs="*", default=[], help="section.key=value")
-    add("--json", action="store_true", help="print one JSON object a case")
+    add("--json", action="store_true", help="print one JSON object per case")
     return parser.parse_args()
 
 
@@ -131,7 +131,7 @@ class Case:
         self.sizes: list[tuple[int, int]] = []
 
     def step(self, *, counted: bool) -> None:
-        """Sample, train, and keep the time."""
+        """Sample, train, and record the time."""
         cpu, wall = time.process_time(), time.perf_counter()
         step = next(self.steps)()
         logits = self.model(step.view, step.features, DropoutKey(1, len(self.cpu_s)))
@@ -148,7 +148,7 @@ class Case:
             self.sizes.append((len(step.features), entries))
 
     def result(self) -> dict[str, Any]:
-        """Return the line of the case."""
+        """Return the result of the case."""
         nodes, edges = np.mean(self.sizes, axis=0).tolist()
         return {
             "graph": self.name,
@@ -161,7 +161,7 @@ class Case:
 
 
 def with_residuals(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add how far each case is from the line through the depths of its graph."""
+    """Add each case's residual from the line fitted over the depths of its graph."""
     lines = []
     for each in results:
         alike = [other for other in results if other["graph"] == each["graph"]]

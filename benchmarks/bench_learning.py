@@ -1,12 +1,12 @@
-"""Accuracy against seconds of training, by configuration.
+"""Accuracy by seconds of training, for several configurations.
 
     python -m benchmarks.bench_learning 'full quickstart.toml' 'walk sampled.toml sampling.steps=8'
         --overrides graph.store=debian.h5 --json
 
-Each positional word is a run: a name, then the words of ``hpcgnn train``. Runs take turns epoch by
-epoch, so that load meets them alike; under ``mpiexec`` all ranks work on each. One JSON object an
-evaluation: run, seed, ranks, epoch, cpu_s and wall_s of the training so far without evaluations
-(the CPU of all ranks added up), train_loss, and the chosen metric on the validation and test nodes.
+Each positional argument is a run: a name, then the arguments of ``hpcgnn train``. Runs take turns,
+epoch by epoch, so that load affects them alike; under ``mpiexec`` all ranks work on each. One JSON
+object per evaluation: run, seed, ranks, epoch, cpu_s (sum over ranks) and wall_s of the training so
+far without evaluations, train_loss, and the chosen metric on the validation and test nodes.
 ``prepare_s`` is the CPU time before the first step: reading, and counting subgraphs.
 """
 
@@ -60,7 +60,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.bench_learning", description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="'NAME CONFIG.toml [section.key=value ...]'")
     parser.add_argument("--overrides", nargs="*", default=[], help="section.key=value for all runs")
-    parser.add_argument("--json", action="store_true", help="print one JSON object an evaluation")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per evaluation")
     return parser.parse_args()
 
 
@@ -80,14 +80,14 @@ class Measured:
         return getattr(self.task.objective, name)
 
     def evaluate(self, model: Any) -> Evaluation:
-        """Evaluate as the task does, apart from the time of training."""
+        """Evaluate as the task does, outside the training time."""
         began = time.process_time()
         evaluation = self.task.objective.evaluate(model)
         self.judging_s = time.process_time() - began
         return evaluation
 
     def train(self) -> dict[str, Any] | None:
-        """Train an epoch; return a line when its model was evaluated."""
+        """Train an epoch; return a result if its model was evaluated."""
         began, self.judging_s = time.process_time(), 0.0
         self.run.begin_epoch()
         for step in self.run.task.steps(self.run.seed, self.run.epoch):

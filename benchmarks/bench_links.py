@@ -1,13 +1,13 @@
-"""Link prediction against what needs no training, no convolution, or another library.
+"""Link prediction compared with untrained scores, factorisation, and another library.
 
     python -m benchmarks.bench_links --store debian.h5 --relation depends --json
 
-One rank. A share of a relation's edges leaves the graph and is ranked, among all nodes (raw, and
-filtered: without the other known targets of the source) or among drawn wrong ends. Encoders of one
-width are trained alike, by the cross-entropy of an edge among uniform wrong ends and Adam, and the
-other library's start with our weights; `factors` are vectors of the nodes without a convolution,
-trained on every edge of the relation that is not tested. Epochs of
-all trained methods take turns, so that load meets them alike. One JSON object a method and seed.
+One rank. A share of a relation's edges is held out and ranked, among all nodes (raw, and filtered:
+without the other known targets of the source) or among sampled negatives. Encoders of one width
+are trained alike, with Adam on the cross-entropy of an edge among uniform negatives; those of the
+other library start with our weights. `factors` are node vectors without a convolution, trained on
+every edge of the relation that is not tested. Epochs of all trained methods take turns, so that
+load affects them alike. One JSON object per method and seed.
 """
 
 import argparse
@@ -57,7 +57,7 @@ COLUMNS: Columns = {
 }
 RATE, WRONG = 0.01, 4
 FACTOR_RATE = 0.1
-"""Vectors that no weights move together need larger steps."""
+"""Free node vectors, which share no weights, need larger steps."""
 Evaluate = Callable[[nn.Module, Scorer], Mapping[str, float]]
 
 
@@ -78,7 +78,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.bench_links", description=__doc__)
     add = parser.add_argument
     add("--store", required=True, metavar="G.h5")
-    add("--relation", default="depends", metavar="R", help="whose edges are predicted")
+    add("--relation", default="depends", metavar="R", help="relation whose edges are predicted")
     add("--relations", default="depends,pre-depends,recommends,suggests", metavar="R,...")
     add("--epochs", type=int, default=25, metavar="N")
     add("--width", type=int, default=32, metavar="H")
@@ -86,12 +86,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[1, 2, 3])
     add("--ranking", choices=("all", "drawn"), default="all")
     add("--methods", default="sage,rgcn,factors,pyg-sage,pyg-rgcn,counts", metavar="M,...")
-    add("--json", action="store_true", help="print one JSON object a method and seed")
+    add("--json", action="store_true", help="print one JSON object per method and seed")
     return parser.parse_args()
 
 
 def measure(options: argparse.Namespace, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield a line for each method."""
+    """Yield a result for each method."""
     methods, trained = options.methods.split(","), {}
     encoders = {"sage": "dot", "rgcn": "distmult"}
     graphs = {name: open_links(options, name, scorer) for name, scorer in encoders.items()}
@@ -147,7 +147,7 @@ def link_task(graph: hpcgnn.Graph) -> LinkObjective:
 
 
 Steps = Callable[[int, int], Iterable[Step]]
-"""Gives the steps of an epoch of a seed."""
+"""Returns the steps of an epoch of a seed."""
 
 
 class Trained(ABC):
@@ -160,7 +160,7 @@ class Trained(ABC):
         self._adam = torch.optim.Adam(module.parameters(), lr=rate)
 
     def descend(self, loss: Tensor) -> None:
-        """Take a step down a loss."""
+        """Take an optimiser step on a loss."""
         self._adam.zero_grad()
         loss.backward()
         self._adam.step()
@@ -179,7 +179,7 @@ class Trained(ABC):
 
 
 class Ours(Trained):
-    """A model of hpcgnn, by its own steps."""
+    """A model of hpcgnn, trained by its own steps."""
 
     def __init__(self, task: LinkObjective, seed: int, steps: Steps) -> None:
         model = task.make_model(seed)
@@ -200,7 +200,7 @@ class Ours(Trained):
 def edge_loss(
     score: Callable[[Tensor, Tensor], Tensor], edges_2E: Tensor, num_nodes: int
 ) -> Tensor:
-    """Return the loss of edges of one relation, each with uniform wrong ends."""
+    """Return the loss of edges of one relation, each with uniform negatives."""
     sources, targets = edges_2E
     wrong = torch.randint(num_nodes, (len(sources), WRONG))
     found = score(sources, targets), score(sources[:, None], wrong)
@@ -208,7 +208,7 @@ def edge_loss(
 
 
 class Factors(Trained):
-    """Vectors of nodes, as sources and as targets: a factorisation of the matrix of edges."""
+    """Node vectors as sources and as targets: a factorisation of the adjacency matrix."""
 
     def __init__(self, task: LinkObjective, width: int) -> None:
         num_nodes = task.facts.num_nodes
@@ -231,7 +231,7 @@ class Factors(Trained):
 
 
 class Peer(Trained):
-    """The same model of PyTorch Geometric, on the same edges."""
+    """The same model in PyTorch Geometric, on the same edges."""
 
     def __init__(
         self, task: LinkObjective, observed: Mapping[str, Tensor], name: str, seed: int
@@ -314,7 +314,7 @@ class PygRGCN(nn.Module):
 
 
 def observed_edges(graph: hpcgnn.Graph) -> dict[str, Tensor]:
-    """Return (2, E) the edges that are aggregated over, by relation."""
+    """Return the edges (2, E) used for aggregation, by relation."""
     grid, row_map, config = graph.grid, graph.local.row_map, graph.config
     with GraphStore.open(config.graph.store) as store:
         _, hidden = deal_links(StoredRows(Context(grid, config), store, row_map))
@@ -327,14 +327,14 @@ def observed_edges(graph: hpcgnn.Graph) -> dict[str, Tensor]:
 
 
 class Found:
-    """Scores of tested edges, of their wrong ends, and of their sources and all nodes."""
+    """Scores of tested edges, of their negatives, and of their sources with all nodes."""
 
     def __init__(self, edges: np.ndarray, wrong: np.ndarray, blocks: Iterator[ScoreBlock]) -> None:
         self.edges, self.wrong, self.blocks = edges, wrong, blocks
 
 
 def tested_pairs(task: LinkObjective) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return sources, targets (E,) and wrong ends (E, K) of the tested edges."""
+    """Return sources, targets (E,) and negatives (E, K) of the tested edges."""
     needed = task.pairs.tested["test"].pairs
     return tuple(needed.rows[each] for each in (needed.sources, needed.targets, needed.wrong))
 
@@ -386,7 +386,7 @@ def found_by(
 def counts(task: LinkObjective, observed: Mapping[str, Tensor]) -> dict[str, Found]:
     """Return the scores of common neighbours, Adamic-Adar, and of a target's popularity.
 
-    They see all that a model sees, and the edges that it is trained on.
+    They use the edges that a model aggregates over, and those that it is trained on.
     """
     num_nodes, trained = task.facts.num_nodes, task.links.shares["train"]
     ends = [each.numpy() for each in observed.values()]

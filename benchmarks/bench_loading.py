@@ -2,10 +2,10 @@
 
     python -m benchmarks.bench_loading STORE [--undirected] [--json]
 
-One process reads the rows (`read`), splits them into own and ghost columns (`split`), scales them
-as a GCN does (`scale`). `peak` is the high-water mark of the resident set (VmHWM, reset before each
-step) above what was resident before the first, `kept` what stays after a step; both in bytes a
-non-zero. Glibc returns freed arrays at once meanwhile, so that the mark is of arrays in use.
+One process reads the rows (`read`), splits them into own and ghost columns (`split`), and scales
+them as a GCN does (`scale`). `peak` is the high-water mark of the resident set (VmHWM, reset before
+each step) above the resident set before the first step, `kept` what stays after a step; both in
+bytes per non-zero. Glibc is set to return freed arrays at once, so the mark measures arrays in use.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from hpcgnn.console import print_json, print_table
 from hpcgnn.sparse import DistCSR, read_adjacency, scale
 from hpcgnn.storage import GraphStore
 
-# From glibc's malloc.h.
+# Parameters of mallopt in glibc's malloc.h.
 M_MMAP_THRESHOLD, LARGE = -3, 2**16
 
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure(grid: ProcessGrid, store: GraphStore, *, undirected: bool) -> dict[str, Any]:
-    """Return the steps, and where they were measured."""
+    """Return the steps, and the machine."""
     row_map = RowMap(np.array([0, store.num_nodes], np.int64), 0)
     held: dict[str, Any] = {}
 
@@ -72,7 +72,7 @@ def measure(grid: ProcessGrid, store: GraphStore, *, undirected: bool) -> dict[s
         plan = CommPlan.from_ghosts(grid, row_map, matrix.ghosts)
         held["matrix"] = scale(matrix, (0.5, 0.5), np.float32, plan)
 
-    # What libraries load at their first use is not memory of these rows.
+    # Warm up: libraries load code at first use, which must not count.
     store.read_adjacency(0, min(store.num_nodes, 1000), store.relations[0])
     before = status("VmRSS")
     steps = {
@@ -98,7 +98,7 @@ def step(action: Callable[[], None], before: int) -> dict[str, float]:
 
 
 def status(key: str) -> int:
-    """Return a size of this process in bytes."""
+    """Return a size of this process from /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
 

@@ -2,17 +2,16 @@
 
     mpiexec -n 4 python -m benchmarks.bench_memory --model sage --schedule sequential --prefetch 1
 
-One launch measures one schedule, because memory that a process has used once and its allocator kept
-would hide the growth of a second one. `idle_rss_bytes` is taken in that same process, after it has
-read the graph, planned, and trained an epoch of the model with 4 columns a head: whatever stays is
-there and has been touched (libraries, features, matrices and their transposes, plans, buffers of
-MPI), and no row of the measured width. The high-water mark of the resident set (VmHWM) is then
-reset, and read again after two epochs. Both are of the rank where they differ most. Meanwhile glibc
-returns every freed array at once, so that the mark is of arrays in use, and not of holes in a heap.
-`epoch_s` is the median over further epochs, with glibc's own ways, of the slowest rank's time, and
-`epoch_cpu_s` that of the processor time of all ranks, which other work on the machine changes less.
-With --compare the given and a resident schedule take turns, epoch by epoch. Results lie in memory
-that earlier ones have left, as in training.
+One launch measures one schedule, because memory kept by the allocator after a first schedule would
+hide the growth of a second one. `idle_rss_bytes` is measured in the same process, after it has read
+the graph, planned, and trained an epoch of the model with 4 columns per head: everything permanent
+has been touched (libraries, features, matrices and their transposes, plans, buffers of MPI), but no
+row of the measured width. Then the high-water mark of the resident set (VmHWM) is reset, and read
+after two epochs. Both are from the rank where they differ most. Glibc is set to return every freed
+array at once, so the mark measures arrays in use, not holes in the heap. `epoch_s` is the median
+over further epochs, with glibc's defaults, of the slowest rank's time; `epoch_cpu_s` is that of the
+processor time of all ranks, which other work on the machine affects less. With --compare the given
+and a resident schedule take turns, epoch by epoch. Results reuse memory, as in training.
 """
 
 import argparse
@@ -47,7 +46,7 @@ from hpcgnn.train.gradients import sum_gradients
 
 NUM_FEATURES, NUM_CLASSES = 100, 47
 IDLE_WIDTH, MEMORY_EPOCHS = 4, 2
-# From glibc's malloc.h. The threshold is what it would rise to by itself.
+# Parameters of mallopt in glibc's malloc.h; the threshold is the one that glibc itself reaches.
 M_MMAP_THRESHOLD, LARGE, LARGEST = -3, 2**16, 2**25
 SHAPES = {
     "sage": {"hidden": 256},
@@ -76,10 +75,10 @@ COLUMNS: Columns = {
 def main(comm: Communicator) -> int:
     options = parse()
     torch.set_num_threads(1)
-    # Before the first array: one that is freed in the heap leaves a hole, which later arrays fill
-    # and do not give back.
+    # Before the first array: an array freed in the heap leaves a hole, which later arrays fill and
+    # which never returns to the system.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
-    # Parts of one size, and none of them dense: the worst case for ghosts.
+    # Equal parts without locality: the worst case for ghost rows.
     graph = open_graph(comm, options.graph, method="random")
     with ProcessGrid(comm, options.replication) as grid:
         pattern = graph.block_row(grid)
@@ -119,20 +118,20 @@ def parse() -> argparse.Namespace:
     cli.add_argument("--exchange", choices=EXCHANGES, default="aware", help="(default: aware)")
     cli.add_argument("--replication", type=int, default=1, help="copies of every block row")
     cli.add_argument("--schedule", choices=SCHEDULES, default="resident")
-    cli.add_argument("--prefetch", type=int, default=0, help="of the sequential schedule")
-    cli.add_argument("--epochs", type=int, default=5, help="that are timed (default: 5)")
+    cli.add_argument("--prefetch", type=int, default=0, help="stages of the sequential schedule")
+    cli.add_argument("--epochs", type=int, default=5, help="timed epochs (default: 5)")
     cli.add_argument("--compare", action="store_true", help="time a resident schedule too")
     cli.add_argument("--json", action="store_true", help="print one JSON object")
     return cli.parse_args()
 
 
 def by_relation(pattern: DistCSR, num_relations: int) -> DistCSR:
-    """Return the edges dealt out to relations, as their two ends say."""
+    """Return the edges distributed over relations, as a function of their two ends."""
     row_map, rows = pattern.row_map, pattern.diagonal.entry_rows()
     columns = pattern.diagonal.indices.astype(np.int64) + row_map.start
     rows = np.concatenate([rows, pattern.remote.entry_rows()])
     columns = np.concatenate([columns, pattern.ghosts[pattern.remote.indices]])
-    # Rows of the whole matrix are numbered relation by relation.
+    # Rows of the stacked matrix are numbered relation by relation.
     tall = (rows + row_map.start + columns) % num_relations * row_map.num_local + rows
     order = np.lexsort((columns, tall))
     counts = np.bincount(tall, minlength=num_relations * row_map.num_local)
@@ -165,9 +164,9 @@ def measure(
     with reused_memory():
         rounds = [[each.epoch() for each in rivals] for _ in range(1 + options.epochs)]
     # The first round also builds transposes and buffers.
-    for place, key in enumerate(("epoch_s", "epoch_cpu_s")):
+    for column, key in enumerate(("epoch_s", "epoch_cpu_s")):
         ours, *theirs = (
-            statistics.median(epoch[place] for epoch in each)
+            statistics.median(epoch[column] for epoch in each)
             for each in zip(*rounds[1:], strict=True)
         )
         result[key] = ours
@@ -177,7 +176,7 @@ def measure(
 
 
 def peak_memory(grid: ProcessGrid, training: "Training", shape: ModelShape) -> dict[str, int]:
-    """Return the memory of a few epochs above that of an idle rank; collective."""
+    """Return the peak memory of two epochs above that of an idle rank; collective."""
     libc = ctypes.CDLL(None)
     training.begin(replace(shape, hidden=IDLE_WIDTH * shape.heads, num_classes=IDLE_WIDTH))
     training.epoch()
@@ -243,7 +242,7 @@ class Training:
 
 
 def status_bytes(key: str) -> int:
-    """Return a size that the kernel keeps of this process."""
+    """Return a size of this process from /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024

@@ -1,14 +1,14 @@
-"""What every model learns of few outputs, beside the same layers in torch-geometric.
+"""What every model learns with few outputs, compared with the same layers in torch-geometric.
 
     python -m benchmarks.bench_outputs [--models gin,gine] [--outputs 1,2,3] [--task sums] [--json]
 
-A graph of 1,000 points, each joined to its six nearest, with noisy waves of the place as features.
-To predict are smooth functions of the place (``--task smooth``), or sums of neighbours' features
-(``--task sums``): N numbers, or N classes (quantiles of the first function; from two). Both sides
-train on all nodes at once with Adam. They score R² or accuracy on the test nodes at the epoch that
-is best on the validation nodes: least, mean and largest over the seeds. Sizes and rates are equal,
-initial weights are each side's own. ``sign`` is given its powers by torch-geometric's transform,
-and ``mixhop`` has a linear map as its last, since MixHopConv only sets powers side by side.
+The graph has 1,000 points, each connected to its six nearest, with noisy waves of the position as
+features. The targets are smooth functions of the position (``--task smooth``), or sums of
+neighbours' features (``--task sums``): N numbers, or N >= 2 classes (quantiles of the first
+function). Both sides train on all nodes at once with Adam. Scores are R² or accuracy on the test
+nodes at the epoch that is best on the validation nodes: minimum, mean and maximum over the seeds.
+Sizes and learning rates are equal; each side has its own initial weights. In torch-geometric
+``sign`` gets its powers from a transform, and ``mixhop`` (MixHopConv) a final linear map.
 """
 
 import argparse
@@ -56,14 +56,14 @@ COLUMNS: Columns = {
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A graph and what to predict of its nodes.
+    """A graph and the targets of its nodes.
 
     Parameters
     ----------
     index
         (2, E) both directions of every edge.
     kinds, lengths
-        (E,) relation, and (E, 1) the feature of an edge: how long it is.
+        (E,) relation, and (E, 1) feature of an edge, its length.
     features, targets
         (N, F) and (N, T) float32.
     split
@@ -78,7 +78,7 @@ class Case:
     split: Array
 
     def classes(self, count: int) -> Array:
-        """Return (N,) which quantile of the first target a node is in."""
+        """Return the quantile (N,) of each node in the first target."""
         first = self.targets[:, 0]
         return np.searchsorted(np.quantile(first, np.arange(1, count) / count), first)
 
@@ -108,7 +108,7 @@ def make_case(task: str) -> Case:
 
 def write_case(case: Case, folder: Path) -> None:
     """Write stores of one and of two relations, with labels for each number of classes."""
-    # Of both directions one: the store has the other too, and knows that it is no other.
+    # One direction of each edge: the store adds the other itself.
     once = case.index[0] < case.index[1]
     for name, kinds in (("one", np.zeros_like(case.kinds)), ("two", case.kinds)):
         parts = [once & (kinds == kind) for kind in range(kinds.max() + 1)]
@@ -138,7 +138,7 @@ def write_case(case: Case, folder: Path) -> None:
 
 
 def ours(name: str, folder: Path, outputs: int, numbers: bool, options: Any) -> list[float]:
-    """Return the scores of our model, one a seed."""
+    """Return the scores of our model, one per seed."""
     store = folder / f"{'two' if name in ('rgcn', 'hgt') else 'one'}{max(outputs, 2)}.h5"
     words = [
         f"graph.store={store}",
@@ -175,7 +175,7 @@ def ours(name: str, folder: Path, outputs: int, numbers: bool, options: Any) -> 
 
 
 class Layered(nn.Module):
-    """Layers with rectifiers between them."""
+    """Layers with ReLUs between them."""
 
     def __init__(self, layers: list[nn.Module], call: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class Layered(nn.Module):
 
 
 def peer(name: str, case: Case, outputs: int, options: Any) -> nn.Module:
-    """Return the model in torch-geometric, a function of the features."""
+    """Return the model in torch-geometric, as a function of the features."""
     from torch_geometric import nn as pyg  # noqa: PLC0415
 
     index, kinds = torch.from_numpy(case.index), torch.from_numpy(case.kinds)
@@ -274,7 +274,7 @@ def peer(name: str, case: Case, outputs: int, options: Any) -> nn.Module:
 
 
 class Composed(nn.Module):
-    """A body and a function of its rows."""
+    """A body, followed by a function of its rows."""
 
     def __init__(self, body: nn.Module, last: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ class Composed(nn.Module):
 
 
 class Sign(nn.Module):
-    """A map of every power of the features, side by side, and a perceptron of these."""
+    """Linear maps of every power of the features, concatenated, and a perceptron."""
 
     def __init__(self, pairs: list[tuple[int, int]], powers: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ class Even(nn.Module):
 
 
 def theirs(name: str, case: Case, outputs: int, numbers: bool, options: Any) -> list[float]:
-    """Return the scores of the peer, one a seed."""
+    """Return the scores of the peer, one per seed."""
     x, split = torch.from_numpy(case.features), case.split
     train, valid, test = (
         torch.from_numpy(np.flatnonzero(split == each))
@@ -400,7 +400,9 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.bench_outputs", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
-    parser.add_argument("--outputs", default="1,2,3", help="numbers, and from 2 also classes")
+    parser.add_argument(
+        "--outputs", default="1,2,3", help="numbers of outputs; from 2 on also of classes"
+    )
     parser.add_argument("--task", choices=("smooth", "sums"), default="smooth")
     parser.add_argument("--hidden", type=int, default=18, help="divisible by 2 heads and 3 powers")
     parser.add_argument("--layers", type=int, default=2)
@@ -408,7 +410,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=0.01)
     parser.add_argument("--seeds", type=int, default=6, help="1, 2, ...")
     parser.add_argument("--alone", action="store_true", help="without torch-geometric")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a case")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per case")
     return parser.parse_args()
 
 

@@ -1,18 +1,18 @@
-"""Communication volume of partitioners: ours against METIS, KaMinPar and Mt-KaHyPar.
+"""Communication volume of partitioners: ours compared with METIS, KaMinPar and Mt-KaHyPar.
 
-``python -m benchmarks.bench_partition --json`` prints one JSON object a case, as it ends: graph,
+``python -m benchmarks.bench_partition --json`` prints one JSON object per finished case: graph,
 parts, method, seed, total_rows, max_send_rows, max_recv_rows, max_pair_rows, imbalance,
 send_imbalance, joint_rows, joint_busiest, seconds (CPU, one thread), peak_bytes,
-bytes_per_nonzero, recv_bound. The peers' wheels (``pip install kaminpar mtkahypar``) must be
-importable for their methods. A case that does not end has ``failure`` in place of the figures, and
-its method is not tried with more parts. Without ``--json`` a table of ratios to METIS follows.
+bytes_per_nonzero, recv_bound. The peers' methods need their wheels (``pip install kaminpar
+mtkahypar``). A case that fails has ``failure`` instead of the figures, and its method is not tried
+with more parts. Without ``--json`` it prints a table of ratios to METIS.
 
-A method with a number of ranks before it (``4*volume:max_send``; ``--ranks 4,8`` for all of ours)
-runs on so many, started by ``jobs/env.sh``; seconds are CPU of all ranks, wall_s passed. So do
-``4*ptscotch`` and ``4*zoltan``, whose libraries `partition_peers` tells how to find.
+A method with a prefix (``4*volume:max_send``; ``--ranks 4,8`` for all of ours) runs on that many
+ranks, started by ``jobs/env.sh``; seconds are CPU seconds of all ranks, wall_s is elapsed time. So
+do ``4*ptscotch`` and ``4*zoltan``; `partition_peers` says how to find their libraries.
 
-recv_bound is what the busiest receiver gets in every partition: the largest, over all nodes, of
-the node's neighbours less those that fit into the part beside it.
+recv_bound is a lower bound of the busiest receiver's rows in any partition: the maximum over nodes
+of the node's neighbours less those that fit into its part.
 """
 
 import argparse
@@ -74,11 +74,13 @@ def main() -> None:
     cli.add_argument("--graphs", default=",".join(DEFAULT_GRAPHS), help="from " + ", ".join(GRAPHS))
     cli.add_argument("--parts", default="16,64,256", help="numbers of parts (default: 16,64,256)")
     cli.add_argument("--methods", default=",".join(METHODS), help="from " + ", ".join(METHODS))
-    cli.add_argument("--limit", type=int, default=120, help="CPU seconds a case (default: 120)")
-    cli.add_argument("--seeds", type=int, default=5, help="METIS partitions a case (default: 5)")
+    cli.add_argument("--limit", type=int, default=120, help="CPU seconds per case (default: 120)")
+    cli.add_argument("--seeds", type=int, default=5, help="METIS partitions per case (default: 5)")
     cli.add_argument("--no-joint", action="store_true", help="do not count joint_* (slow)")
-    cli.add_argument("--json", action="store_true", help="one JSON object a case, no table")
-    cli.add_argument("--ranks", metavar="P,...", help="our methods on so many ranks each, too")
+    cli.add_argument("--json", action="store_true", help="one JSON object per case, no table")
+    cli.add_argument(
+        "--ranks", metavar="P,...", help="also run our methods on these numbers of ranks"
+    )
     cli.add_argument("--at-once", type=int, default=1, help="graphs at the same time (default: 1)")
     options = cli.parse_args()
     for ranks in filter(None, (options.ranks or "").split(",")):
@@ -97,7 +99,7 @@ def main() -> None:
 
 
 def cases_of(name: str, directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the results of all methods on a graph; with `--json` print them as they end."""
+    """Return the results of all methods on a graph; with `--json` print each when it is ready."""
     graph = pattern(GRAPHS[name]())
     file = directory / f"{name}.npz"
     np.savez(file, indptr=graph.indptr, indices=graph.indices)
@@ -118,7 +120,7 @@ def cases_of(name: str, directory: Path, options: argparse.Namespace) -> list[di
 
 
 def pattern(graph: GalleryGraph) -> CSRGraph:
-    """Return the symmetric pattern of all relations without loops: what GNNs on them aggregate."""
+    """Return the symmetric pattern of all relations without loops, over which GNNs aggregate."""
     matrix = graph.to_scipy()
     both = sparse.csr_matrix(matrix + matrix.T)
     both.setdiag(0)
@@ -127,7 +129,7 @@ def pattern(graph: GalleryGraph) -> CSRGraph:
 
 
 def recv_bound(graph: CSRGraph, parts: int) -> int:
-    """Return the rows that the busiest part receives whatever the partition."""
+    """Return a lower bound of the rows that the busiest part receives in any partition."""
     weights = graph.row_weights()
     room = (1 + IMBALANCE) * np.maximum(graph.indices.size / parts, weights) - weights
     bound = 0
@@ -139,7 +141,7 @@ def recv_bound(graph: CSRGraph, parts: int) -> int:
 
 
 def cases(file: Path, parts: int, method: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the results of a method: of every seed for METIS, of one for the others."""
+    """Return the results of a method: one per seed for METIS, one for the others."""
     found = []
     for seed in range(1, 1 + (options.seeds if method == "metis" else 1)):
         arguments: tuple[object, ...] = (file, parts, method, seed)
@@ -161,7 +163,7 @@ def cases(file: Path, parts: int, method: str, options: argparse.Namespace) -> l
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         if done.returncode == 0:
-            # MPI libraries may say something behind it.
+            # MPI libraries may print more lines after it.
             lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
             found.append({"seed": seed} | json.loads(lines[-1]))
             continue

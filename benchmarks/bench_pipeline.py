@@ -1,25 +1,25 @@
-"""What a graph costs from nothing to a trained model, by step and scale, on the ranks of one host.
+"""The cost of each step from generating a graph to a trained model, by scale, on one host.
 
     python -m benchmarks.bench_pipeline --scales 16,17,18 --dir /scratch --json >> costs.jsonl
     python -m benchmarks.bench_pipeline --show costs.jsonl --figure costs.svg
 
-Every scale runs the commands of the product, each on `--ranks` ranks: ``hpcgnn generate`` makes an
-undirected R-MAT graph, or a grid whose edges have features, ``hpcgnn partition`` cuts it in
-`--parts` by `--method` and writes the store again, and ``hpcgnn train`` trains each of `--models`
-for two epochs with an evaluation in each. One JSON object a step:
+Every scale runs hpcgnn's commands, each on `--ranks` ranks: ``hpcgnn generate`` makes an undirected
+R-MAT graph, or a grid whose edges have features; ``hpcgnn partition`` cuts it into `--parts` by
+`--method` and writes a new store; ``hpcgnn train`` trains each of `--models` for two epochs with
+an evaluation in each. One JSON object per step:
 
-- ``wall_s``, ``cpu_s``: seconds passed, and processor seconds of all processes of the step,
-  start-up and waiting for each other included.
-- ``peak_bytes``: the high-water marks (VmHWM) of all processes of the step, read five times a
-  second and added up, so at least what was resident at once: ranks need not reach theirs together,
-  and pages that they share count for each.
-- ``disk_bytes``: of the store or run directory that the step leaves.
-- of partitioning ``rows`` (its metrics) and ``search_s``, the seconds until parts were found: what
-  is left reads nothing but writes. Of training ``setup_s`` by phase (reading among them),
-  ``epoch_s``, and ``sent_bytes`` in an epoch over all ranks.
+- ``wall_s``, ``cpu_s``: elapsed seconds, and processor seconds of all processes of the step,
+  including start-up and waiting for each other.
+- ``peak_bytes``: sum of the high-water marks (VmHWM) of all processes of the step, read five times
+  a second. It is an upper bound: ranks need not reach their peaks together, and shared pages count
+  for each process.
+- ``disk_bytes``: size of the store or run directory that the step writes.
+- for partitioning, ``rows`` (its metrics) and ``search_s``, the seconds until the parts are found;
+  the rest is writing. For training, ``setup_s`` by phase (including reading), ``epoch_s``, and
+  ``sent_bytes`` of all ranks in an epoch.
 
-`--show` fits, for each step, exponents over the number of stored edges. What the smallest scale of
-the file needs is start-up: it is taken off first.
+`--show` fits, for each step, exponents over the number of stored edges, after subtracting the cost
+of the smallest scale in the file as start-up.
 """
 
 import argparse
@@ -51,9 +51,9 @@ GRAPHS: dict[str, tuple[str, str, str]] = {
     "rmat": ("--scale {0} --edge-factor {1.edge_factor} --undirected", "volume", "gcn-16,sage-64"),
     "grid3d": ("--shape {0},{0},{0} --classes 4 --edge-features", "rcb", "sage-edges-16,gine-16"),
 }
-"""What `hpcgnn generate` is asked for at a scale with options; a method and models that suit it."""
+"""Arguments of `hpcgnn generate` (scale, options), default method and default models by graph."""
 METHODS = {"volume": "--objective max_send --preset {0.preset}", "rcb": ""}
-"""What partitioning is asked for with options."""
+"""Arguments of `hpcgnn partition` by method."""
 COLUMNS: Columns = {
     "scale": ("scale", text),
     "step": ("step", text),
@@ -69,7 +69,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Used:
-    """What a command needed."""
+    """Time and memory used by a command."""
 
     wall_s: float
     cpu_s: float
@@ -77,7 +77,7 @@ class Used:
 
 
 def main() -> None:
-    """Run the pipeline at every scale, or show what it has cost."""
+    """Run the pipeline at every scale, or show earlier results."""
     options = parse()
     if options.show is not None:
         found = [json.loads(line) for line in options.show.read_text("utf-8").splitlines()]
@@ -105,17 +105,19 @@ def parse() -> argparse.Namespace:
     cli.add_argument("--graph", default="rmat", choices=GRAPHS, help="(rmat)")
     scales = "rmat: log2 of the nodes; grid3d: nodes on an axis (8,14,15,16)"
     cli.add_argument("--scales", default="8,14,15,16", help=scales)
-    cli.add_argument("--edge-factor", type=int, default=16, help="edges drawn a node (16)")
+    cli.add_argument("--edge-factor", type=int, default=16, help="edges drawn per node (16)")
     cli.add_argument("--features", type=int, default=64, help="columns (64)")
-    cli.add_argument("--ranks", type=int, default=4, help="of every step (4)")
+    cli.add_argument("--ranks", type=int, default=4, help="ranks of every step (4)")
     cli.add_argument("--parts", type=int, default=64, help="(64)")
-    cli.add_argument("--method", choices=METHODS, help="of partitioning (grid3d: rcb, else volume)")
-    cli.add_argument("--preset", default="fast", help="of --method volume (fast)")
+    cli.add_argument("--method", choices=METHODS, help="partitioner (grid3d: rcb, else volume)")
+    cli.add_argument("--preset", default="fast", help="preset of --method volume (fast)")
     cli.add_argument("--models", help="from " + ", ".join(MODELS))
     cli.add_argument("--train", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
-    cli.add_argument("--dir", type=Path, default=Path(), help="where stores go, and are removed")
-    cli.add_argument("--json", action="store_true", help="one JSON object a step, no table")
-    cli.add_argument("--show", type=Path, metavar="FILE", help="run nothing, read such objects")
+    cli.add_argument("--dir", type=Path, default=Path(), help="folder of the temporary stores")
+    cli.add_argument("--json", action="store_true", help="one JSON object per step, no table")
+    cli.add_argument(
+        "--show", type=Path, metavar="FILE", help="run nothing, read results from a file"
+    )
     cli.add_argument("--figure", type=Path, metavar="FILE", help="with --show: draw them")
     return cli.parse_args()
 
@@ -165,7 +167,7 @@ def train(model: str, cut: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(ranks: int, command: str, *words: object) -> tuple[Used, str]:
-    """Run a command of the product on `ranks`; return what it needed, and what it printed."""
+    """Run an hpcgnn command on `ranks`; return its time and memory, and its output."""
     launch = ["bash", "-c", '. jobs/env.sh && mpi_exec "$@"', "bash", str(ranks), sys.executable]
     launch += ["-m", f"hpcgnn.{command}", *map(str, words)]
     report(f"{command} {' '.join(map(str, words))}")
@@ -186,11 +188,11 @@ def run(ranks: int, command: str, *words: object) -> tuple[Used, str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return a process and all that come from it, of those that run."""
+    """Return a process and its running descendants."""
     children: dict[int, list[int]] = {}
     for each in Path("/proc").glob("[0-9]*"):
         try:
-            # Behind the name, which may hold anything: state, then the parent.
+            # After the name, which may contain anything: state, then parent.
             fields = (each / "stat").read_text(errors="replace").rpartition(")")[2]
         except OSError:
             continue
@@ -202,7 +204,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def high_water(pid: int) -> int:
-    """Return the most bytes that a process has had resident; 0 where it has ended."""
+    """Return the peak resident bytes of a process; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:
@@ -215,14 +217,14 @@ def show(found: list[dict[str, Any]]) -> None:
     for each in found:
         each["bytes_an_edge"] = each["peak_bytes"] / each["edges"]
     print_columns(COLUMNS, found)
-    print("\nexponents over edges, start-up taken off:")
+    print("\nexponents over edges, without start-up:")
     for step in dict.fromkeys(each["step"] for each in found):
         fits = [(key, exponent(found, step, key)) for key in COSTS]
         print(f"  {step}: " + ", ".join(f"{key} {fit:.2f}" for key, fit in fits if fit is not None))
 
 
 def exponent(found: list[dict[str, Any]], step: str, key: str) -> float | None:
-    """Return the slope of log(cost) over log(edges); None where fewer than two scales have it."""
+    """Return the slope of log(cost) over log(edges); None if fewer than two scales have it."""
     edges, costs = above_start(found, step, key)
     if len(edges) < 2:
         return None
@@ -232,7 +234,7 @@ def exponent(found: list[dict[str, Any]], step: str, key: str) -> float | None:
 def above_start(
     found: list[dict[str, Any]], step: str, key: str
 ) -> tuple[list[float], list[float]]:
-    """Return edges and costs by scale, less what the smallest scale needs for nearly nothing."""
+    """Return edges and costs by scale, less those of the smallest scale."""
     cases = sorted((e for e in found if e["step"] == step and key in e), key=lambda e: e["scale"])
     rest = [(each["edges"], each[key] - cases[0][key]) for each in cases[1:]]
     rest = [(edges, cost) for edges, cost in rest if cost > 0]
@@ -244,7 +246,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    figure.suptitle("All ranks together, above what the smallest graph needs")
+    figure.suptitle("Sum over ranks, less the cost of the smallest graph")
     left, right = figure.subplots(1, 2)
     for axes, key, unit, divisor in (
         (left, "cpu_s", "processor seconds", 1),

@@ -1,13 +1,13 @@
-"""Compare what ``hpcgnn plan`` says of a run with the run: seconds of an epoch and peak memory.
+"""Compare the predictions of ``hpcgnn plan`` with runs: seconds of an epoch and peak memory.
 
     python -m benchmarks.bench_plans ROWS.jsonl [--cases sage,gat] [--rounds 3]
     python -m benchmarks.bench_plans ROWS.jsonl --show
 
-A case is a model on a graph in parts, on some ranks with an exchange and a schedule. Its plan and
-its run follow each other in every round; medians count. Ranks that this machine has no cores for
-share them, which the plan is told. Where the ranks are on hosts of a network, ``MPIEXEC`` starts
-them there, and ``--bandwidth`` (GB/s of a rank) and ``--latency`` (microseconds) describe it;
-`bench_hosts.sh plans` does so. ROWS gets a JSON object a case; one that it has is not run again.
+A case is a model on a partitioned graph, with a number of ranks, an exchange and a schedule. Its
+plan and its run follow each other in every round; the medians are compared. Ranks share cores if
+there are too few, and the plan is told so. If ranks are on hosts of a network, ``MPIEXEC`` starts
+them there, and ``--bandwidth`` (GB/s of a rank) and ``--latency`` (microseconds) describe the
+network; `bench_hosts.sh plans` does so. ROWS gets a JSON object per case that it does not have yet.
 """
 
 import argparse
@@ -40,7 +40,7 @@ RELATIONS = "depends,pre-depends,recommends,suggests"
 
 @dataclass(frozen=True)
 class Case:
-    """What is planned and run; `parts` are found by METIS."""
+    """A configuration to plan and to run; METIS makes `parts` parts."""
 
     graph: str
     ranks: int
@@ -48,7 +48,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """All of it in one line."""
+        """The configuration in one line."""
         values = " ".join(word.split("=", 1)[1] for word in self.words)
         return f"{self.graph} {self.ranks} {values}"
 
@@ -93,7 +93,7 @@ ON_HOSTS = (
 
 
 def call(command: Sequence[str]) -> str:
-    """Return what a command prints."""
+    """Return the output of a command."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{shlex.join(command)}: {done.stderr}")
@@ -101,12 +101,12 @@ def call(command: Sequence[str]) -> str:
 
 
 def hpcgnn(*words: str) -> str:
-    """Return what our command prints."""
+    """Return the output of an hpcgnn command."""
     return call([sys.executable, "-m", "hpcgnn", *words])
 
 
 def store_of(graph: str, parts: int, folder: Path) -> Path:
-    """Return the graph in so many parts, which is made where it is missing."""
+    """Return the store of a graph in `parts` parts, which is made if it is missing."""
     whole, cut = folder / f"{graph}.h5", folder / f"{graph}.{parts}.h5"
     if not whole.is_file():
         hpcgnn("generate", *GRAPHS[graph], "-o", str(whole), "-q")
@@ -118,7 +118,7 @@ def store_of(graph: str, parts: int, folder: Path) -> Path:
 
 
 def measure(case: Case, folder: Path, links: Sequence[str], epochs: int) -> dict[str, float]:
-    """Return seconds of an epoch and the most bytes of a rank, as planned and as run."""
+    """Return the planned and measured seconds of an epoch and peak bytes of a rank."""
     cores = len(os.sched_getaffinity(0))
     words = [f"graph.store={store_of(case.graph, case.ranks, folder)}", *case.words]
     words += [f"run.threads={max(cores // case.ranks, 1) if not links else 1}"]
@@ -146,7 +146,7 @@ def measure(case: Case, folder: Path, links: Sequence[str], epochs: int) -> dict
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Print the rows, and by how much the plans are off."""
+    """Print the rows, and the errors of the plans."""
     cells, off = [], []
     for row in rows:
         seconds = row["plan_epoch_s"] / row["run_s"] - 1
@@ -165,16 +165,16 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Plan, run, compare, print."""
+    """Plan, run, compare and print."""
     cli = argparse.ArgumentParser(prog="python -m benchmarks.bench_plans")
     cli.add_argument("rows", type=Path)
-    cli.add_argument("--cases", default="", help="words that a case's name has one of")
+    cli.add_argument("--cases", default="", help="only cases whose names contain one of these")
     cli.add_argument("--rounds", type=int, default=3)
-    cli.add_argument("--epochs", type=int, default=12, help="of each run (default: 12)")
+    cli.add_argument("--epochs", type=int, default=12, help="epochs of each run (default: 12)")
     cli.add_argument("--stores", type=Path, help="folder of graphs (default: a temporary one)")
-    cli.add_argument("--bandwidth", help="GB/s of a rank between hosts, which have one each")
+    cli.add_argument("--bandwidth", help="GB/s between hosts, with one rank each")
     cli.add_argument("--latency", default="50", help="microseconds of a message between hosts")
-    cli.add_argument("--show", action="store_true", help="print the table of ROWS alone")
+    cli.add_argument("--show", action="store_true", help="only print the table of ROWS")
     options = cli.parse_args()
     text = options.rows.read_text(encoding="utf-8") if options.rows.is_file() else ""
     rows = [json.loads(line) for line in text.splitlines()]

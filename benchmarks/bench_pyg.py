@@ -1,12 +1,13 @@
-"""What modules of torch-geometric learn over ranks, beside the same in one process without us.
+"""Training of torch-geometric modules over ranks, compared with plain torch-geometric.
 
     mpi_run 4 python -m benchmarks.bench_pyg [--modules GCN,GAT] [--seeds 5] [--json]
 
 Each module of `benchmarks.pyg_modules` is trained as by ``hpcgnn train model.name=pyg:...``, in
-float64 on a planted graph: on all ranks, and on one. ``difference`` is the largest relative one of
-losses of all epochs and seeds between both. torch-geometric trains the same class by a loop of its
-own. Accuracies on the test nodes are at the epoch that is best on the validation nodes: least, mean
-and largest over the seeds. Rates and sizes are equal, weights and dropout each side's own draws.
+float64 on a planted graph, on all ranks and on one. ``difference`` is the largest relative
+difference of their losses over all epochs and seeds. A plain torch-geometric loop trains the same
+class. Accuracies on the test nodes are from the epoch that is best on the validation nodes:
+minimum, mean and maximum over the seeds. Learning rates and sizes are equal; each side draws its
+own weights and dropout.
 """
 
 import argparse
@@ -51,7 +52,7 @@ COLUMNS: Columns = {
 def ours(
     comm: MPI.Intracomm, name: str, folder: Path, seeds: list[int], epochs: int
 ) -> tuple[list[float], np.ndarray]:
-    """Return the accuracies, one a seed, and the losses (seeds, epochs); on the first rank."""
+    """Return the accuracies, one per seed, and the losses (seeds, epochs), on the first rank."""
     run = folder / f"{name}-{comm.size}-{MPI.COMM_WORLD.rank if comm.size == 1 else 'all'}"
     kind = MODULES[name]
     words = [
@@ -77,7 +78,7 @@ def ours(
 
 
 def theirs(name: str, store: Path, seed: int, epochs: int) -> float:
-    """Return the accuracy of a module in a loop as torch-geometric's examples have it."""
+    """Return the accuracy of a module trained as in torch-geometric's examples."""
     with GraphStore.open(store) as opened:
         nodes = opened.read_nodes(0, NUM_NODES)
         rows = opened.read_adjacency(0, NUM_NODES)
@@ -118,7 +119,7 @@ def theirs(name: str, store: Path, seed: int, epochs: int) -> float:
 
 
 def measure(name: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return a line of the table; what one process does is dealt out to the ranks by seed."""
+    """Return a row of the table; ranks share the seeds of the single-process trainings."""
     comm, seeds = MPI.COMM_WORLD, list(range(1, options.seeds + 1))
     mine = seeds[comm.rank :: comm.size]
     accuracies, losses = comm.bcast(ours(comm, name, folder, seeds, options.epochs))
@@ -158,10 +159,10 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.bench_pyg", description=__doc__)
-    parser.add_argument("--modules", default=",".join(MODULES), help="names, by commas")
+    parser.add_argument("--modules", default=",".join(MODULES), help="names, separated by commas")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=5, help="1, 2, ...")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a module")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per module")
     return parser.parse_args()
 
 

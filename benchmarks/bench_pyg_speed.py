@@ -1,14 +1,14 @@
-"""CPU time and memory of modules of torch-geometric over ranks, beside one process on a share.
+"""CPU time and memory of torch-geometric modules over ranks, compared with one process on a share.
 
     python -m benchmarks.bench_pyg_speed [--modules GCN,GAT] [--json]
     mpi_run 2 python -m benchmarks.bench_pyg_speed
 
 A step is a forward and a backward pass of two layers on a random graph. Ways: ``plain`` is
-torch-geometric without us on this rank's edges and on the rows that these read, all in memory;
-``distributed`` the same module by `hpcgnn.distribute`, ``kernels`` with layers on our operators.
-They take turns. Seconds are of the CPU, the least of the rounds, of the rank with the most; those
-of ``distributed`` are without the exchange, which stands beside them. Memory is what a step adds at
-its peak, in MB, of the rank with the most.
+torch-geometric alone on this rank's edges and the rows that they read, all in memory;
+``distributed`` is the same module with `hpcgnn.distribute`, ``kernels`` with layers on our
+operators. They take turns. CPU seconds are the minimum over rounds, of the slowest rank; those of
+``distributed`` exclude the exchange, which has a column of its own. Memory is the peak that a step
+adds, in MB, the largest over ranks.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from hpcgnn.console import print_json
 from hpcgnn.pyg.own_layers import OWN
 
 WIDTH, CLASSES = 64, 8
-# From glibc's malloc.h.
+# Parameters of mallopt in glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 MODULES: Mapping[str, Callable[[float], nn.Module]] = {
     "GCN": lambda p: GCN(WIDTH, WIDTH, 2, CLASSES, p),
@@ -51,7 +51,7 @@ MODULES: Mapping[str, Callable[[float], nn.Module]] = {
 }
 
 Steps: TypeAlias = dict[str, Callable[[], None]]
-"""Way -> what takes a step."""
+"""Way -> function that takes a step."""
 
 COLUMNS: Columns = {
     "module": ("module", text),
@@ -68,7 +68,7 @@ COLUMNS: Columns = {
 
 
 class Exchanged:
-    """Counts the CPU seconds in which rows travel."""
+    """Counts the CPU seconds of exchanges."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -96,7 +96,7 @@ class Exchanged:
 
 
 def make_data(options: argparse.Namespace) -> Data:
-    """Return a random graph, edges by target."""
+    """Return a random graph with edges sorted by target."""
     rng = np.random.default_rng(1)
     ends = rng.integers(0, options.nodes, (2, options.nodes * options.degree))
     ends = torch.from_numpy(ends[:, np.argsort(ends[1], kind="stable")])
@@ -108,7 +108,7 @@ def steps(name: str, data: Data, own: Data, dropout: float) -> Steps:
     """Return the ways to take a step."""
     share = own.edge_index.share
     fetched = torch.from_numpy(share.ids).long()
-    # Own rows come first, and behind them those that other ranks own.
+    # Own rows come first, then ghost rows.
     plain = Data(data.x[fetched], share.numbers, y=own.y)
     made: Steps = {}
     for way in ("plain", "distributed", "kernels"):
@@ -131,15 +131,15 @@ def steps(name: str, data: Data, own: Data, dropout: float) -> Steps:
 
 
 def set_allocator(mapped: int, trimmed: int) -> None:
-    """Set from how many bytes on arrays are mapped, and a free end of the heap is given back."""
+    """Set the sizes from which arrays are mapped and the free end of the heap is returned."""
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_THRESHOLD, mapped)
     libc.mallopt(M_TRIM_THRESHOLD, trimmed)
 
 
 def added_bytes(step: Callable[[], None]) -> int:
-    """Return what a step adds at its peak to what is resident; see `benchmarks.epoch_memory`."""
-    # The first step makes operators.
+    """Return the peak bytes that a step adds to the resident set; see `benchmarks.epoch_memory`."""
+    # The first step builds operators.
     step()
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
@@ -149,12 +149,12 @@ def added_bytes(step: Callable[[], None]) -> int:
 
 
 def measure_times(made: Steps, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the seconds of a line of the table."""
+    """Return the seconds of a row of the table."""
     comm, exchanged = MPI.COMM_WORLD, Exchanged()
     spent: dict[str, list[float]] = {way: [] for way in (*made, "exchange")}
     with exchanged.watched():
         for number in range(options.rounds + 1):
-            # Each finds the heap as another left it, another one each round.
+            # The order rotates, so that each finds the heap as different ways left it.
             first = number % len(made)
             for way in (*made, *made)[first : first + len(made)]:
                 comm.Barrier()
@@ -187,7 +187,7 @@ def main() -> None:
         name: {f"{way}_bytes": added_bytes(step) for way, step in made.items()}
         for name, made in ways.items()
     }
-    # As glibc has it by itself after a while.
+    # The thresholds that glibc itself reaches after a while.
     set_allocator(2**25, 2**26)
     for name, made in ways.items():
         most = {key: MPI.COMM_WORLD.allreduce(each, MPI.MAX) for key, each in added[name].items()}
@@ -200,12 +200,12 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.bench_pyg_speed", description=__doc__)
-    parser.add_argument("--modules", default=",".join(MODULES), help="names, by commas")
+    parser.add_argument("--modules", default=",".join(MODULES), help="names, separated by commas")
     parser.add_argument("--nodes", type=int, default=20_000)
     parser.add_argument("--degree", type=int, default=20)
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print one JSON object a module")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per module")
     return parser.parse_args()
 
 

@@ -1,12 +1,11 @@
-"""What equal bits cost: epochs of reproducible runs beside those of the default.
+"""The cost of bitwise reproducibility: epochs of reproducible runs and of default runs.
 
     python -m benchmarks.bench_reproducible [--models gcn,gat] [--json]       # CPU seconds
     mpi_run 4 python -m benchmarks.bench_reproducible                         # bytes, too
 
 Both train in turn in one process, on a planted graph in 8 parts: 3 layers of width 64, dropout, 4
-heads. Seconds are of the CPU: the median of an epoch over all rounds, of the rank with the most.
-They count what waits, so that only those of one rank are those of the arithmetic. Bytes are those
-that all ranks trace in an epoch.
+heads. CPU seconds are the median of an epoch over all rounds, of the slowest rank. They include
+waiting, so only those of one rank measure the arithmetic. Bytes are traced by all ranks per epoch.
 """
 
 import argparse
@@ -62,7 +61,7 @@ COLUMNS: Columns = {
 
 @contextmanager
 def epochs_timed() -> Iterator[list[float]]:
-    """Yield a list that gets the CPU seconds of this process at the end of each epoch."""
+    """Yield a list to which the CPU seconds of this process are appended after each epoch."""
     times: list[float] = []
     end_epoch = OpenRun.end_epoch
 
@@ -78,7 +77,7 @@ def epochs_timed() -> Iterator[list[float]]:
 
 
 def train(folder: Path, model: str, options: argparse.Namespace, *, exact: bool) -> Any:
-    """Return the CPU seconds of each epoch, and the bytes that all ranks sent in the last one."""
+    """Return the CPU seconds of each epoch, and the bytes sent by all ranks in the last one."""
     words = [
         f"graph.store={folder / 'planted.h5'}",
         f"run.dir={folder / 'run'}",
@@ -100,7 +99,7 @@ def train(folder: Path, model: str, options: argparse.Namespace, *, exact: bool)
 
 
 def measure(folder: Path, model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return a line of the table."""
+    """Return a row of the table."""
     ways = {"default": False, "reproducible": True}
     spent: dict[str, list[float]] = {way: [] for way in ways}
     line: dict[str, Any] = {"model": model, "ranks": MPI.COMM_WORLD.size, "nodes": options.nodes}
@@ -138,13 +137,13 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.bench_reproducible", description=__doc__)
-    parser.add_argument("--models", default=",".join(MODELS), help="names, by commas")
+    parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
     parser.add_argument("--nodes", type=int, default=20_000)
     parser.add_argument("--epochs", type=int, default=8, help="of each run")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each way")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each kind")
     parser.add_argument("--exchange", default="aware")
     parser.add_argument("--changed", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a model")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per model")
     return parser.parse_args()
 
 

@@ -1,15 +1,15 @@
 """Subgraphs and nodes per second of the samplers, by graph and threads.
 
-``python -m benchmarks.bench_sampling --json`` prints one JSON object a case: sampler, graph, what,
-threads, subgraphs_per_s, nodes_per_s, visits_per_cpu_s, ns_per_visit, pool_bytes, and where it was
-measured. Cases of a graph take turns; rates are medians over rounds.
+``python -m benchmarks.bench_sampling --json`` prints one JSON object per case: sampler, graph,
+what, threads, subgraphs_per_s, nodes_per_s, visits_per_cpu_s, ns_per_visit, pool_bytes, and the
+machine. Cases of a graph take turns; rates are medians over rounds.
 
-``what`` is how far a subgraph is made: visits (the draws alone), sets (different nodes, ascending)
-or subgraphs (with the edges among them). ``together`` sets of visits are drawn in a call; frontiers
-then move in turn. ``sums`` is the frontier by cumulative sums of degrees, in
-C++ as one would first write it, for visits only. Visits count repeated nodes: their number is the
-budget, whatever the graph. CPU seconds are of the whole process. ``probes_per_pop`` counts rounds
-of four probes of the Dashboard.
+``what`` is the result of a draw: visits (only the draws), sets (distinct nodes, ascending) or
+subgraphs (with the edges among them). ``together`` is the number of sets of visits drawn in one
+call, whose frontiers move in turn. ``sums`` is frontier sampling by cumulative sums of degrees, in
+straightforward C++, for visits only. Visits include repeated nodes: their number is the budget for
+every graph. CPU seconds are those of the whole process. ``probes_per_pop`` counts rounds of four
+probes of the Dashboard.
 """
 
 import argparse
@@ -61,7 +61,7 @@ COLUMNS: Columns = {
 
 @dataclass(frozen=True)
 class Made:
-    """What a call has made."""
+    """The result of a call."""
 
     num_nodes: int
     nbytes: int
@@ -70,7 +70,7 @@ class Made:
 Make = Callable[[int], Made]
 
 CaseKey = tuple[str, str, int, int]
-"""Sampler, what, threads, sets of a call."""
+"""Sampler, what, threads, sets per call."""
 
 
 def main() -> None:
@@ -91,13 +91,13 @@ def parse_arguments() -> argparse.Namespace:
     add("--samplers", default="frontier,walk,edge,node,sums", help=", ".join(SAMPLERS))
     add("--what", default="visits,subgraphs", help=", ".join(WHAT))
     add("--threads", default="1", help="threads of the pool, for subgraphs")
-    add("--walkers", type=int, default=1000, help="of the frontier")
-    add("--budget", type=int, default=8000, help="visits of a subgraph")
+    add("--walkers", type=int, default=1000, help="walkers of the frontier")
+    add("--budget", type=int, default=8000, help="visits per subgraph")
     add("--length", type=int, default=2, help="steps of a walk")
-    add("--together", default="1", help="visits: sets of a call, frontiers move in turn: 1,4,8")
-    add("--count", type=int, default=50, help="subgraphs of a round")
-    add("--rounds", type=int, default=5, help="rounds, after one that is not counted")
-    add("--json", action="store_true", help="print one JSON object a case")
+    add("--together", default="1", help="sets of visits per call, for instance 1,4,8")
+    add("--count", type=int, default=50, help="subgraphs per round")
+    add("--rounds", type=int, default=5, help="counted rounds, after a warm-up round")
+    add("--json", action="store_true", help="print one JSON object per case")
     return parser.parse_args()
 
 
@@ -144,9 +144,9 @@ def probes_per_pop(name: str, topology: Topology, options: argparse.Namespace) -
 
 
 def run_round(make: Make, numbers: range, threads: int) -> tuple[float, float, float, float]:
-    """Return wall and CPU seconds, nodes, and the bytes of the pool."""
+    """Return wall and CPU seconds, the number of nodes, and the bytes of the pool."""
     wall, cpu, nodes = time.perf_counter(), time.process_time(), 0
-    # With one thread the caller samples: no other waits for it.
+    # With one thread the caller itself samples.
     background = threads if threads > 1 else 0
     with Prefetch(make, numbers, threads=background, depth=2 * threads) as pool:
         for each in pool:

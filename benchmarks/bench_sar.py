@@ -1,22 +1,22 @@
-"""Epochs of the public SAR package over gloo beside ours, on the same parts and weights.
+"""Epochs of the public SAR package over gloo and of hpcgnn, on the same parts and weights.
 
     mpiexec -n 4 python -m benchmarks.bench_sar STORE.h5 [--width 256] [--rounds 5]
 
-GraphSAGE (mean) without dropout on the graph with the reverse of every edge, in the parts of the
-store; epochs by every way in turn, between barriers, the slowest rank's seconds, medians over the
-rounds. ``ours, sequential`` is SAR's algorithm as ``exchange.schedule`` has it. All start with the
-same weights, and the losses of their epochs are told. Where the package ``sar``
-(github.com/IntelLabs/SAR, with DGL) is not installed nothing runs.
+Trains GraphSAGE (mean) without dropout on the graph with reverse edges, in the parts of the store.
+Ways take turns, epoch by epoch, between barriers; seconds are the slowest rank's, medians over the
+rounds. ``ours, sequential`` is SAR's algorithm, as in ``exchange.schedule``. All ways start with
+the same weights, and report the losses of their epochs. Nothing runs unless the package ``sar``
+(github.com/IntelLabs/SAR, with DGL) is installed.
 
 A mode of SAR is ``sequential`` (aggregation and rematerialisation: its default), ``kept`` (the
-same without rematerialisation) or ``one-shot`` (all remote rows at once, which the package
-has lost with the edge types of February 2024); after a plus, ``mfg``
-restricts each layer to the rows that the loss reaches, as ``exchange.active_sets`` does with ours,
-and a number is how many blocks are fetched ahead (SAR's pipeline_depth, 1 by default).
+same without rematerialisation) or ``one-shot`` (all remote rows at once; the package lost it with
+the edge types of February 2024). After a plus, ``mfg`` restricts each layer to the rows that the
+loss reaches, as ``exchange.active_sets`` does in hpcgnn, and a number is the number of blocks to
+prefetch (SAR's pipeline_depth, 1 by default).
 
-Bytes are what an epoch had at most beyond what was resident before it, on the rank that needed
-most. What a way keeps from its first epoch on is in the others' base: memory is compared with one
-way a process (``--ours joint --sar ''``, then ``--ours '' --sar sequential``).
+Bytes are the peak of an epoch above the resident set before it, the largest over ranks. Memory kept
+by one way is in the baseline of the others, so compare memory with one way per process
+(``--ours joint --sar ''``, then ``--ours '' --sar sequential``).
 """
 
 import socket
@@ -77,12 +77,12 @@ def main(comm: Communicator) -> int:
     )
     cli.add_argument("store", type=Path)
     cli.add_argument("settings", nargs="*", metavar="section.key=value", help="of ours")
-    cli.add_argument("--width", type=int, default=256, help="of hidden layers (default: 256)")
+    cli.add_argument("--width", type=int, default=256, help="width of hidden layers (default: 256)")
     cli.add_argument("--layers", type=int, default=3, help="(default: 3)")
-    cli.add_argument("--rounds", type=int, default=5, help="epochs by each (default: 5)")
-    cli.add_argument("--ours", default=",".join(OURS), help=f"of {', '.join(OURS)} (default: all)")
+    cli.add_argument("--rounds", type=int, default=5, help="epochs of each way (default: 5)")
+    cli.add_argument("--ours", default=",".join(OURS), help="our ways (default: %(default)s)")
     cli.add_argument("--sar", default=SAR_MODES, help=f"modes of SAR (default: {SAR_MODES})")
-    cli.add_argument("--json", action="store_true", help="print one JSON object a way")
+    cli.add_argument("--json", action="store_true", help="print one JSON object per way")
     options = cli.parse_args()
     chosen = [word for word in options.ours.split(",") if word]
     if unknown := [word for word in chosen if word not in OURS]:
@@ -90,8 +90,8 @@ def main(comm: Communicator) -> int:
     modes = [SARMode.read(word) for word in options.sar.split(",") if word]
     if modes and not is_installed():
         raise InputError(
-            "SAR is not installed (PyPI's sar is something else): install github.com/IntelLabs/SAR "
-            "and DGL; nothing ran"
+            "SAR is not installed (PyPI's sar is another package): install "
+            "github.com/IntelLabs/SAR and DGL; nothing ran"
         )
     if any(mode.way == "one-shot" for mode in modes) and has_edge_types(import_sar()[0]):
         raise InputError(
@@ -126,7 +126,7 @@ def main(comm: Communicator) -> int:
                 peaks[name] = max(
                     peaks[name], *grid.world.allgather(status_bytes("VmHWM") - before)
                 )
-                # The first makes transposes, buffers and connections.
+                # The first epoch builds transposes, buffers and connections.
                 times[name] += [took] if number else []
         if package is not None:
             package.end()
@@ -157,13 +157,13 @@ def main(comm: Communicator) -> int:
 
 
 def reset_peak() -> int:
-    """Begin a new high-water mark of the resident set; return its bytes now."""
+    """Reset the high-water mark of the resident set; return its current bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return status_bytes("VmRSS")
 
 
 def ours_epoch(way: Way) -> Callable[[], float]:
-    """Return an epoch of ours; it tells this rank's share of the loss."""
+    """Return a function that trains an epoch and returns this rank's share of the loss."""
 
     def epoch() -> float:
         way.epoch()
@@ -173,7 +173,7 @@ def ours_epoch(way: Way) -> Callable[[], float]:
 
 
 def is_installed() -> bool:
-    """Return whether ``sar`` is the package of that algorithm."""
+    """Return whether the installed ``sar`` is the package of SAR's authors."""
     spec = find_spec("sar")
     where = None if spec is None else spec.origin
     return where is not None and Path(where).with_name("construct_shard_manager.py").exists()
@@ -181,7 +181,7 @@ def is_installed() -> bool:
 
 @dataclass(frozen=True)
 class SARMode:
-    """How SAR trains: see the head of this file."""
+    """A mode of SAR, see the docstring of this module."""
 
     name: str
     way: str
@@ -195,7 +195,7 @@ class SARMode:
         depths = [each for each in more if each.isdecimal()]
         known = way in ("sequential", "kept", "one-shot") and len(depths) <= 1
         if not known or set(more) - {"mfg", *depths}:
-            raise InputError(f"--sar: {word!r} is no mode of SAR")
+            raise InputError(f"--sar: {word!r} is not a mode of SAR")
         return cls(word, way, "mfg" in more, int(depths[0]) if depths else 1)
 
 
@@ -225,15 +225,15 @@ class Package:
         torch.distributed.destroy_process_group()
 
     def epoch(self, mode: SARMode, matrix: DistCSR, run: SeedRun) -> Callable[[], float]:
-        """Return an epoch by the package that starts with the weights of `run`; collective.
+        """Return a function that trains an epoch, from the weights of `run`; collective.
 
-        It tells this rank's share of the loss.
+        The function returns this rank's share of the loss.
         """
         sar, graph = self.sar, run.task.objective.graph
         features, labels = graph.features, graph.labels
         if not isinstance(features, Tensor) or labels is None or labels.ndim != 1:
-            raise InputError("SAR's example wants features of every node, and one label each")
-        # SAR has one format.
+            raise InputError("SAR's example needs features and one label for every node")
+        # SAR supports a single format.
         convolutions, features = self.convolutions(run), features.float()
         train = torch.from_numpy(np.flatnonzero(graph.split == Split.TRAIN))
         count = self.grid.world.allreduce(len(train))
@@ -242,7 +242,7 @@ class Package:
         if mode.restricted:
             features, train = features[graphs[0].input_nodes], torch.arange(len(train))
         if mode.way == "one-shot":
-            # The same graph for all layers is one object.
+            # Layers with the same graph share one object.
             whole = {id(each): each.get_full_partition_graph() for each in set(graphs)}
             graphs = [whole[id(each)] for each in graphs]
         optimiser = torch.optim.Adam(convolutions.parameters(), lr=0.01)
@@ -281,10 +281,10 @@ class Package:
         return [self.sar.construct_full_graph(data)] * layers
 
     def partition_data(self, matrix: DistCSR) -> Any:
-        """Return what SAR loads for a rank, of its block row; collective.
+        """Return the partition data that SAR loads on a rank, made from its block row; collective.
 
-        That is edges from every column to its row, by the part that their source is in. SAR's
-        versions differ in what else they read: since 2024 types of nodes and edges, and a book.
+        The data are the edges from columns to rows, by the part of their source. Versions since
+        2024 also read types of nodes and edges, and a partition book.
         """
         tuples, row_map, local, remote = (
             self.sar.common_tuples,
@@ -327,7 +327,7 @@ class Package:
 
 
 def has_edge_types(sar: Any) -> bool:
-    """Return whether this version of SAR tells types of edges apart by a book of the partition."""
+    """Return whether this version of SAR reads edge types from a partition book."""
     return "partition_book" in sar.common_tuples.PartitionData._fields
 
 
@@ -335,7 +335,7 @@ def import_sar() -> tuple[Any, Any]:
     """Return the modules of SAR and DGL."""
     dgl = import_dgl()
     if not hasattr(dgl.heterograph, "DGLHeteroGraph"):
-        # SAR names types so; DGL 2 has only the other name.
+        # The name that SAR uses; DGL 2 has only the other one.
         dgl.heterograph.DGLHeteroGraph = dgl.DGLGraph
     import sar  # noqa: PLC0415  (only where it is installed)
 

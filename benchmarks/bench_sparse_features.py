@@ -1,8 +1,8 @@
-"""The first product of a model on bags of words: sparse, dense, and torch's own sparse product.
+"""The first product of a model on bags of words: sparse, dense, and torch's sparse product.
 
-``python -m benchmarks.bench_sparse_features --json`` prints one JSON object a density: seconds of
+``python -m benchmarks.bench_sparse_features --json`` prints one JSON object per density: seconds of
 ``X W`` and of the gradient of W, forward and backward in turn in one process, and bytes of X.
-``--dropout`` drops of the features in each pass. One process; needs no MPI.
+``--dropout`` is the share of features dropped in each pass. One process; needs no MPI.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def make_features(rows: int, columns: int, density: float, seed: int) -> SparseF
 
 
 def measure(options: argparse.Namespace, density: float) -> dict[str, Any]:
-    """Return the numbers of one density."""
+    """Return the results for one density."""
     sparse = make_features(options.rows, options.columns, density, options.seed)
     dense, weight = sparse.written_out(), torch.randn(options.hidden, options.columns)
     gradient, ids = torch.randn(options.rows, options.hidden), np.arange(options.rows)
@@ -49,7 +49,7 @@ def measure(options: argparse.Namespace, density: float) -> dict[str, Any]:
         return weight.grad
 
     def peer() -> Tensor:
-        # Without dropout, which torch has not for sparse rows.
+        # Without dropout, which torch does not have for sparse rows.
         weight.grad = None
         (csr @ weight.t()).backward(gradient)
         assert weight.grad is not None

@@ -1,14 +1,14 @@
-"""Local SpMM (float32) against torch CSR, SciPy, DGL, torch-geometric and MKL where installed.
+"""Local SpMM (float32), compared with torch CSR, SciPy, DGL, torch-geometric and MKL if installed.
 
-``python -m benchmarks.bench_spmm --json`` prints one JSON object a case: graph, width, threads,
-form, ours_s, peers {name: s}, gather_limit_s, spread {name: quartile distance / median}, and where
-it was measured. All methods take turns in one process; seconds are medians.
+``python -m benchmarks.bench_spmm --json`` prints one JSON object per case: graph, width, threads,
+form, ours_s, peers {name: s}, gather_limit_s, spread {name: quartile distance / median}, and the
+machine. All methods take turns in one process; seconds are medians.
 
 The gather limit is a native loop that reads the same rows of x through the same index stream on the
 same threads and adds them into registers: no values, no row ends, no result. It runs with two ways
-to cut the columns, and the faster counts. Weighted products multiply by a value for each non-zero
-in every peer; unweighted ones let DGL use its faster kernel, while torch and SciPy, which have no
-unweighted form, multiply by ones.
+to tile the columns, and the faster one counts. In weighted products every peer multiplies by a
+value per non-zero; in unweighted products DGL uses its faster kernel, while torch and SciPy, which
+have no unweighted form, multiply by ones.
 """
 
 import argparse
@@ -87,11 +87,11 @@ def parse_arguments() -> argparse.Namespace:
         type=words,
         default=list(PEERS),
         metavar="NAME,...",
-        help=f"those installed of {','.join(PEERS)} (default: all)",
+        help=f"of {','.join(PEERS)}, if installed (default: all)",
     )
-    add("--repeat", type=int, default=7, help="counted rounds at least (default: 7)")
-    add("--seconds", type=float, default=1.0, help="seconds a case at least (default: 1)")
-    add("--json", action="store_true", help="one JSON object a case, no table")
+    add("--repeat", type=int, default=7, help="least number of counted rounds (default: 7)")
+    add("--seconds", type=float, default=1.0, help="least seconds per case (default: 1)")
+    add("--json", action="store_true", help="one JSON object per case, no table")
     options = cli.parse_args()
     if any(width % LANES or width <= 0 for width in options.widths):
         raise InputError(f"--widths {options.widths}: give multiples of {LANES}")

@@ -1,12 +1,12 @@
-"""What each rank spends from mpiexec to its first epoch, on several numbers of ranks: counted.
+"""Cost of each rank from mpiexec to its first epoch, by number of ranks.
 
     python -m benchmarks.bench_startup --ranks 4,16 --json
 
-A grid of 64,000 nodes in 64 parts by METIS is trained on. Each rank ends as its first epoch begins,
-and tells its processor seconds by `STAGES`; who waits sleeps, so that waiting costs next to
-nothing. Open MPI's monitoring counts messages, those of collectives too; strace, where it is
-installed, the files that the last rank opens, in the seconds of which it is left out. `busiest` is
-the rank with the most. A rank needs 200 MB of its own.
+The run trains on a grid of 64,000 nodes in 64 parts by METIS. Each rank stops when its first epoch
+begins, and reports its processor seconds by `STAGES`; waiting ranks sleep, so that waiting costs
+next to nothing. Open MPI's monitoring counts messages, including those of collectives. If strace is
+installed, it counts the files opened by the last rank, which is then excluded from the seconds.
+`busiest` is the maximum over ranks. Each rank needs 200 MB.
 """
 
 import argparse
@@ -43,14 +43,14 @@ COLUMNS: Columns = {
 }
 
 _WATCHED = {
-    # Who waits sleeps a millisecond.
+    # Waiting ranks sleep for a millisecond at a time.
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_threads_pthreads_yield_strategy": "nanosleep",
     "OMPI_MCA_threads_pthreads_nanosleep_time": "1000000",
     "OMP_NUM_THREADS": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_pml_monitoring_enable": "1",
-    # What it has for collectives fails in those of neighbours.
+    # Its monitoring of collectives fails for neighbourhood collectives.
     "OMPI_MCA_coll": "^monitoring",
 }
 _CLASS_SIZE = 2
@@ -59,10 +59,10 @@ _OPENED = re.compile(r'openat\([^"]*"([^"]+)".*= \d+$', re.MULTILINE)
 
 
 def main() -> None:
-    """Start the ranks of each number and print what they counted."""
+    """Run every number of ranks and print the results."""
     cli = argparse.ArgumentParser(description=__doc__)
-    cli.add_argument("--ranks", default="4,16", metavar="P,P", help="numbers to start (4,16)")
-    cli.add_argument("--json", action="store_true", help="print one JSON object a number")
+    cli.add_argument("--ranks", default="4,16", metavar="P,P", help="numbers of ranks (4,16)")
+    cli.add_argument("--json", action="store_true", help="print one JSON object per number")
     cli.add_argument("--rank", nargs="+", help=argparse.SUPPRESS)
     options = cli.parse_args()
     if options.rank:
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def make_store(folder: Path) -> Path:
-    """Write the graph in its parts; return the file."""
+    """Write the partitioned graph; return the file."""
     plain, parts = folder / "plain.h5", folder / "parts.h5"
     made = ["generate", "grid3d", "--shape", SHAPE, "--features", "16", "-o", plain]
     cut = ["partition", plain, "--parts", PARTS, "--method", "metis", "-o", parts]
@@ -89,7 +89,7 @@ def make_store(folder: Path) -> Path:
 
 
 def start(ranks: int, folder: Path, store: Path) -> dict[str, Any]:
-    """Start so many ranks, wait for them, and return what they have counted."""
+    """Start `ranks` ranks, wait for them, and return their results."""
     place = folder / str(ranks)
     place.mkdir()
     own = [sys.executable, "-m", "benchmarks.bench_startup", "--rank", str(place)]
@@ -100,16 +100,16 @@ def start(ranks: int, folder: Path, store: Path) -> dict[str, Any]:
         last = [strace, "-f", "--seccomp-bpf", "-e", "trace=openat", "-o", where, *own]
     launcher = shlex.split(os.environ.get("MPIEXEC", "mpiexec"))
     command = [*launcher, "-n", str(ranks - 1), *own, ":", "-n", "1", *last]
-    # Ranks do not end MPI, which is no part of a start and of which launchers complain.
+    # Ranks exit without finalising MPI, which is not part of the start; launchers complain.
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.run(command, check=False, env=os.environ | _WATCHED, **quiet)
     return read(ranks, place)
 
 
-def be_a_rank(place: Path, words: list[str]) -> None:
-    """Start a run up to its first epoch, and write what this rank has used until then."""
+def be_a_rank(folder: Path, words: list[str]) -> None:
+    """Start a run up to its first epoch, and write this rank's usage into a folder."""
     used = [time.process_time()]
-    # In the order of the command, whose imports come before MPI.
+    # In the order of the hpcgnn command: imports come before MPI.
     from hpcgnn.spmd import all_of_launcher  # noqa: PLC0415
     from hpcgnn.train.command import config_of, run_training, stop_on_signals  # noqa: PLC0415
     from hpcgnn.train.seed_run import SeedRun  # noqa: PLC0415
@@ -126,7 +126,7 @@ def be_a_rank(place: Path, words: list[str]) -> None:
             "sent": sent.now(),
             "private_bytes": private_bytes(),
         }
-        (place / f"rank.{comm.rank}.json").write_text(json.dumps(counts), encoding="ascii")
+        (folder / f"rank.{comm.rank}.json").write_text(json.dumps(counts), encoding="ascii")
         comm.Barrier()
         os._exit(0)
 
@@ -136,15 +136,15 @@ def be_a_rank(place: Path, words: list[str]) -> None:
 
 
 def private_bytes() -> int:
-    """Return the memory of this process that it shares with no other."""
+    """Return the private memory of this process."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) << 10
 
 
 class SentTo:
-    """What this process sends to each rank from now on, collectives too, as Open MPI counts it.
+    """Counts messages that this process sends to each rank, including those of collectives.
 
-    By MPI's tool interface, which mpi4py does not have.
+    It uses Open MPI's counters through MPI's tool interface, which mpi4py does not have.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -165,7 +165,7 @@ class SentTo:
             self._handles[what] = handle
 
     def now(self) -> dict[str, list[int]]:
-        """Return ``count`` of messages and ``size`` in bytes, by the rank that they went to."""
+        """Return ``count`` of messages and ``size`` in bytes, by receiving rank."""
         found = {what: (ctypes.c_size_t * self._size)() for what in self._handles}
         for what, numbers in found.items():
             self._call("pvar_read", self._session, self._handles[what], numbers)
@@ -176,12 +176,12 @@ class SentTo:
             raise RuntimeError(f"MPI_T_{name} ends with status {status}")
 
 
-def read(ranks: int, place: Path) -> dict[str, Any]:
-    """Return the medians and means over ranks of what they left in a folder."""
-    told = [json.loads((place / f"rank.{rank}.json").read_text("ascii")) for rank in range(ranks)]
+def read(ranks: int, folder: Path) -> dict[str, Any]:
+    """Return medians and means over the ranks' results in a folder."""
+    told = [json.loads((folder / f"rank.{rank}.json").read_text("ascii")) for rank in range(ranks)]
     messages, size = ([sum(each["sent"][what]) for each in told] for what in ("count", "size"))
     stages = zip(*(each["cpu_s"] for each in told[: ranks - 1] or told), strict=True)
-    files = opened(place / "opened")
+    files = opened(folder / "opened")
     return {
         "ranks": ranks,
         **{
@@ -200,7 +200,7 @@ def read(ranks: int, place: Path) -> dict[str, Any]:
 
 
 def opened(file: Path) -> dict[str, int] | None:
-    """Return how many files were opened, by where they are; None where nobody watched."""
+    """Return the number of opened files by location, from strace's output; None without it."""
     if not file.exists():
         return None
     names = _OPENED.findall(file.read_text(encoding="utf-8", errors="replace"))

@@ -1,23 +1,23 @@
-"""The table that papers on fast training print: epochs and memory of five models on ten graphs.
+"""The usual table of papers on fast training: epochs and memory of five models on ten graphs.
 
     python -m benchmarks.bench_table ROWS.jsonl [--graphs cora,debian] [--models gcn,gat]
     python -m benchmarks.bench_table ROWS.jsonl --show
 
-A cell is a model on a graph by every method, in turn in one process: forward pass, loss of all
-nodes, backward pass and a step of Adam, without dropout. ROWS gets a JSON object a cell; a cell
-that it has is not run again. ``ours`` is what `hpcgnn train` runs by default, and ``ours_fresh``
-the same with ``exchange.keep_products=never``: peers compute the first layer's product with the
-features in every epoch. Peers are those of `benchmarks.peer_models` that are installed, with our
-weights; the losses of the first epoch must agree. torch-geometric as installed (``pyg``) leaves
-dense products to torch's own library and takes Adam as it is; the others have the faster of the two
-libraries (``dense`` names it) and the fused step. ``floor`` are the dense products of our epoch
-alone, which every method of the same orders has.
+A cell is a model on a graph, trained by every method in turn in one process: forward pass, loss of
+all nodes, backward pass and a step of Adam, without dropout. ROWS gets a JSON object per cell; a
+cell that is already in the file is not run again. ``ours`` is the default of `hpcgnn train`, and
+``ours_fresh`` the same with ``exchange.keep_products=never``: peers compute the first layer's
+product with the features in every epoch. Peers are the installed ones of `benchmarks.peer_models`,
+with our weights; the losses of the first epoch must agree. torch-geometric as installed (``pyg``)
+uses torch's own library for dense products and plain Adam; the other methods use the faster of two
+libraries (named by ``dense``) and the fused step. ``floor`` is the dense products of our epoch
+alone, which every method with the same order of products needs.
 
-``cpu_s`` are the processor's seconds of an epoch, ``epoch_s`` those of the clock, medians. Memory
-is of a process for each method: ``peak_bytes`` is the most that is resident in two epochs above
-what an epoch of a tiny graph has left, so with the graph, features, weights and all that is kept;
-``step_bytes`` what the second epoch adds to what is there before it. ``input_bytes`` of a cell are
-those of its graph, features and labels, which every epoch reads.
+``cpu_s`` and ``epoch_s`` are the median processor seconds and elapsed seconds of an epoch. Memory
+is measured in one process per method: ``peak_bytes`` is the peak resident set in two epochs above
+the resident set after an epoch on a tiny graph, so it includes graph, features, weights and kept
+products; ``step_bytes`` is the peak that the second epoch adds. ``input_bytes`` of a cell are those
+of its graph, features and labels, which every epoch reads.
 """
 
 import argparse
@@ -62,14 +62,14 @@ MODELS: Mapping[str, Mapping[str, int]] = {
     "rgcn": {"hidden": 16, "num_layers": 2},
 }
 OURS = {"ours": "auto", "ours_fresh": "never"}
-"""Method to what it keeps of the first layer's products."""
+"""The setting `exchange.keep_products` of each of our methods."""
 METHODS = (*OURS, "pyg", "pyg_csr", "dgl", "mkl")
 FLOOR = "floor"
 TOLERANCE = 1e-4
 RATE = 0.01
 _SHORT_S, _ROUNDS = 1.0, 5
 _SMALL = "tiny"
-"""What a process runs first, so that its libraries are there."""
+"""The graph of a first epoch that loads the libraries of a process."""
 
 
 def main() -> None:
@@ -99,9 +99,9 @@ def parse_arguments() -> argparse.Namespace:
     add("--graphs", type=words, default=names(), help=f"(default: {','.join(names())})")
     add("--models", type=words, default=list(MODELS), help=f"(default: {','.join(MODELS)})")
     add("--methods", type=words, default=list(METHODS), help="pyg_compiled is left out by default")
-    add("--threads", type=int, default=1, help="set OMP_NUM_THREADS alike (default: 1)")
-    add("--seconds", type=float, default=4.0, help="of counted epochs by a method (default: 4)")
-    add("--most-gib", type=float, default=8.0, help="for a row of features per edge (default: 8)")
+    add("--threads", type=int, default=1, help="also set OMP_NUM_THREADS (default: 1)")
+    add("--seconds", type=float, default=4.0, help="counted epochs of a method (default: 4)")
+    add("--most-gib", type=float, default=8.0, help="limit for per-edge features (default: 8)")
     add("--folder", type=Path, default=Path(tempfile.gettempdir()) / "table_graphs")
     add("--show", action="store_true", help="print the table and its means, as Markdown")
     add("--json", action="store_true", help="print the cells that run")
@@ -122,7 +122,7 @@ def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def run_cell(graph: str, model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what a cell's methods take, in processes that end with it."""
+    """Return the results of a cell's methods, measured in processes of its own."""
     for name in (graph, _SMALL):
         in_process(partial(make_graph, name, options.folder))
     cell = in_process(partial(time_cell, graph, model, options))
@@ -134,9 +134,9 @@ def run_cell(graph: str, model: str, options: argparse.Namespace) -> dict[str, A
 
 
 def in_process(function: Callable[[], Any]) -> Any:
-    """Return what a function returns in a process of its own, started from this one.
+    """Call a function in a forked process and return its result.
 
-    This process must have started neither MPI nor threads of OpenMP.
+    This process must not have started MPI or OpenMP threads.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -160,14 +160,14 @@ def _answer(function: Callable[[], Any], pipe: Any) -> None:
 
 @dataclass(frozen=True)
 class Method:
-    """What trains: `epoch` returns the loss before its step; `weights` are those of now."""
+    """A training: `epoch` returns the loss before its step, `weights` the current weights."""
 
     epoch: Callable[[], float]
     weights: Mapping[str, Tensor]
 
 
 def ours(graph: TableGraph, model: str, grid: Any, keep: str) -> Method:
-    """Training as the command does it."""
+    """Train as `hpcgnn train` does."""
     from benchmarks.bench_ways import Way  # noqa: PLC0415  (starts MPI)
 
     keys = {f"model.{key}": value for key, value in MODELS[model].items()}
@@ -187,7 +187,7 @@ def ours(graph: TableGraph, model: str, grid: Any, keep: str) -> Method:
 def peer(
     graph: TableGraph, model: str, name: str, weights: Mapping[str, Tensor], threads: int
 ) -> Method:
-    """Training by another library, from some weights of ours."""
+    """Train with another library, starting from our weights."""
     shape = MODELS[model]
     several = graph.labels.ndim == 2
     hidden = [shape["hidden"]] * (shape["num_layers"] - 1)
@@ -224,23 +224,23 @@ def peer(
 
 
 def is_installed(name: str) -> bool:
-    """Tell whether a peer can be imported."""
+    """Return whether a peer can be imported."""
     return find_spec(MODULES[name.partition("_")[0]]) is not None
 
 
 class Dense:
-    """The library of dense float32 products: torch's own, or the one that training has chosen."""
+    """The library of dense float32 products: torch's own, or the one chosen by training."""
 
     def __init__(self) -> None:
         self._settings: Any = torch.backends.mkldnn.matmul
         self.own: str = self._settings.fp32_precision
 
     def prepared(self) -> None:
-        """Remember what training has chosen, before any peer."""
+        """Remember the library chosen by training; call before any peer runs."""
         self.fastest: str = self._settings.fp32_precision
 
     def by(self, library: str, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the function with that library."""
+        """Return the function, run with that library."""
         precision = self.own if library == "torch" else self.fastest
 
         def call() -> Any:
@@ -254,7 +254,7 @@ class Dense:
 
 
 class Products(TorchDispatchMode):
-    """Notes the dense products that run under it, to run them again on other numbers."""
+    """Records the dense products that run under it, to repeat them on other numbers."""
 
     KINDS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_, torch.ops.aten.bmm)
 
@@ -277,7 +277,7 @@ class Products(TorchDispatchMode):
             return value
         key = value.shape, value.stride(), value.dtype
         if key not in self._operands:
-            # Expanded operands have several elements in one place.
+            # Elements of expanded operands share memory.
             last = sum((n - 1) * stride for n, stride in zip(*key[:2], strict=True))
             drawn = torch.randn(max(last + 1, 0), dtype=value.dtype)
             self._operands[key] = drawn.as_strided(*key[:2])
@@ -290,7 +290,7 @@ class Products(TorchDispatchMode):
 
 
 def fits(graph: TableGraph, model: str, method: str, most_gib: float) -> bool:
-    """Tell whether a method can run, and its tensors with a row for each edge fit."""
+    """Return whether a method can run, and its tensors with a row for each edge fit."""
     if method == "mkl":
         return model != "gat"
     if method not in ("pyg", "pyg_compiled"):
@@ -304,7 +304,7 @@ def fits(graph: TableGraph, model: str, method: str, most_gib: float) -> bool:
 def methods_of(
     graph: TableGraph, model: str, options: argparse.Namespace, grid: Any
 ) -> Iterator[tuple[str, Method]]:
-    """Yield the methods of a cell; ours, whose weights the others take, come first."""
+    """Yield the methods of a cell; ours come first, because the others start from our weights."""
     weights: dict[str, Tensor] = {}
     for name in options.methods:
         if name in OURS:
@@ -387,8 +387,8 @@ def measure_memory(
     with process_like_training(MPI.COMM_SELF, options.threads) as grid:
 
         def trained(which: str) -> Method:
-            # Arrays in holes of the heap would count as memory from before, and those of a graph
-            # that training reads from its store as memory of training, which sets this itself.
+            # Otherwise arrays in holes of the heap would not count, and the graph, which training
+            # reads from its store, would count as memory of training. Training sets this itself.
             ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
             graph, weights = open_graph(which, options.folder), {}
             if name in OURS:
@@ -417,12 +417,12 @@ def measure_memory(
 
 
 def _reset_peak() -> None:
-    """Set the high-water mark of this process back to what is resident now."""
+    """Reset the high-water mark of this process to its resident set."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """Print a table of each number of threads, and the means."""
+    """Print a table for each number of threads, and the means."""
     for threads in sorted({row["threads"] for row in rows}):
         chosen = [row for row in rows if row["threads"] == threads]
         print(f"\n## {threads} thread{'s' * (threads > 1)}\n")
@@ -471,7 +471,7 @@ def fastest(row: Mapping[str, Any], ours: str = "ours") -> tuple[str, float]:
 
 
 def _above_floor(row: Mapping[str, Any], ours: str) -> float | None:
-    """Return the fastest peer's seconds over those of the dense products alone."""
+    """Return the fastest peer's seconds over those of only the dense products."""
     share = over(row, "cpu_s", FLOOR, ours)
     return fastest(row, ours)[1] / share if share else None
 
@@ -499,7 +499,7 @@ def _show_means(rows: list[dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Forked processes have them from here.
+    # Forked processes inherit them.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if is_installed("pyg"):

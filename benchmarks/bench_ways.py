@@ -1,14 +1,13 @@
-"""Epochs by one way to exchange rows and another: seconds, and what computing hid of the messages.
+"""Epochs with different exchanges of rows: seconds, and communication hidden by computation.
 
     mpiexec -n 4 python -m benchmarks.bench_ways STORE.h5 [--ways aware,joint,joint+int8]
 
-A way is an exchange, and after pluses its wire format and its schedule, if these are not the usual
-ones (``aware+sequential``). Each round trains an epoch by every way, in
-turn, so that a change of the machine's load meets them alike. Seconds are of the slowest rank,
-between two barriers, medians over the rounds. Hidden, coverable and arrived are what the spans of
-those epochs tell, see docs/trace.md, summed over ranks. The last line is of ``exchange.method =
-"auto"``: the way that it takes among those with the native wire, which ran in its place, and its
-seconds over those of the fastest of them.
+A way is an exchange, followed after plus signs by its wire format and schedule if they are not the
+defaults (``aware+sequential``). Each round trains an epoch by every way in turn, so that changes of
+the machine's load affect all alike. Seconds are those of the slowest rank, between two barriers,
+medians over the rounds. Hidden, coverable and arrived come from the spans of those epochs, see
+docs/trace.md, summed over ranks. The last line is for ``exchange.method = "auto"``: the way that it
+chooses among those with the native wire, and its seconds over those of the fastest of them.
 """
 
 import contextlib
@@ -63,10 +62,10 @@ def main(comm: Communicator) -> int:
         prog="python -m benchmarks.bench_ways", description=(__doc__ or "").split("\n")[0]
     )
     cli.add_argument("store")
-    cli.add_argument("settings", nargs="*", metavar="section.key=value", help="as of hpcgnn train")
+    cli.add_argument("settings", nargs="*", metavar="section.key=value", help="as for hpcgnn train")
     cli.add_argument("--ways", default=WAYS, help=f"(default: {WAYS})")
-    cli.add_argument("--rounds", type=int, default=5, help="epochs by each (default: 5)")
-    cli.add_argument("--json", action="store_true", help="print one JSON object a way")
+    cli.add_argument("--rounds", type=int, default=5, help="epochs of each way (default: 5)")
+    cli.add_argument("--json", action="store_true", help="print one JSON object per way")
     options = cli.parse_args()
     words = ["model.name=sage", "model.num_layers=3", "model.hidden=256", *options.settings]
     with process_like_training(comm) as grid, tempfile.TemporaryDirectory() as folder:
@@ -91,7 +90,7 @@ def main(comm: Communicator) -> int:
 
 @contextlib.contextmanager
 def process_like_training(comm: Communicator, threads: int = 1) -> Iterator[ProcessGrid]:
-    """Give a grid whose processes multiply, and keep memory, as those that train; collective."""
+    """Yield a grid with the dense library and memory reuse of training; collective."""
     with ProcessGrid(comm) as grid, reused_memory():
         prepare_process(grid, threads)
         yield grid
@@ -99,14 +98,14 @@ def process_like_training(comm: Communicator, threads: int = 1) -> Iterator[Proc
 
 @dataclass
 class Way:
-    """A run that goes on by one way.
+    """A run that continues with one way.
 
     Parameters
     ----------
     name, config
         The way.
     run, trace, folder
-        What trains, and the run directory that its spans go to.
+        The training, its trace, and the run directory of its spans.
     """
 
     name: str
@@ -152,9 +151,9 @@ class Way:
         self.run.end_epoch(stop=False)
 
     def told(self, grid: ProcessGrid) -> dict[str, Any]:
-        """Return what the epochs told; collective, the same on all ranks."""
+        """Return the results of the epochs, the same on all ranks; collective."""
         self.trace.flush()
-        # Every rank has a folder of its own, and what one hid depends on when the others sent.
+        # Hidden time depends on when other ranks sent, but each rank has its own folder of spans.
         written = trace_file(self.folder, grid.rank).read_bytes()
         for rank, records in enumerate(grid.world.allgather(written)):
             trace_file(self.folder, rank).write_bytes(records)
@@ -186,7 +185,7 @@ class Way:
 
 
 def auto(grid: ProcessGrid, config: Config, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the line of the exchange that would be chosen; collective."""
+    """Return the result line of the exchange that "auto" chooses; collective."""
     chosen, _ = with_chosen_exchange(grid, config)
     native = {each["way"]: each["epoch_s"] for each in results if "+" not in each["way"]}
     took = native.get(chosen.method)

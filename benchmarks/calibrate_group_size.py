@@ -1,9 +1,9 @@
-"""Refit the group-size regression for the card at hand (execution-path paper, equation 3).
+"""Refit the group-size regression for the local GPU (execution-path paper, equation 3).
 
-``python -m benchmarks.calibrate_group_size --output RULE.json`` times aggregation by every size of
-a ladder on R-MAT graphs of many sizes and degrees, grids and debian-packages, takes the fastest
-size of each, and fits the four coefficients by least squares. The file holds them, the card's name
-and every measurement; `benchmarks.bench_gpu --rule RULE.json` uses it.
+``python -m benchmarks.calibrate_group_size --output RULE.json`` times aggregation with every
+candidate size on R-MAT graphs of many sizes and degrees, grids and debian-packages, takes the
+fastest size of each graph, and fits the four coefficients by least squares. The file holds them,
+the GPU's name and every measurement; `benchmarks.bench_gpu --rule RULE.json` uses it.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
                 f"{name}: {nodes} nodes, {edges} edges, width {width}, best size {best}, the "
                 f"paper's {paper}"
             )
-            # The regression knows no width: it is fitted as the paper's was, at one.
+            # The regression does not depend on the width: like the paper's, it is fitted at one.
             if width == options.widths[0]:
                 samples.append((nodes, edges, best))
             records.append({"graph": name, "width": width, "nodes": nodes, "edges": edges})
@@ -62,7 +62,7 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     cli = argparse.ArgumentParser(
         prog="python -m benchmarks.calibrate_group_size",
-        description="Refit the regression of the group size for the card at hand.",
+        description="Refit the regression of the group size for the local GPU.",
     )
     add = cli.add_argument
     add("--output", type=Path, required=True, metavar="RULE.json", help="where to write")
@@ -74,7 +74,7 @@ def parse_arguments() -> argparse.Namespace:
         metavar="N,...",
         help="columns; the regression is fitted at the first (default: 16,64,256)",
     )
-    add("--repeat", type=int, default=11, help="counted rounds of a graph (default: 11)")
+    add("--repeat", type=int, default=11, help="counted rounds per graph (default: 11)")
     return cli.parse_args()
 
 
@@ -97,7 +97,7 @@ def time_sizes(matrix: Matrix, width: int, repeat: int) -> dict[int, float]:
 
 
 def best_size(seconds: Mapping[int, float]) -> int:
-    """Return the fastest size; of sizes that are alike to 1 %, the smallest."""
+    """Return the smallest size that is within 1 % of the fastest."""
     least = min(seconds.values())
     return min(size for size, each in seconds.items() if each <= 1.01 * least)
 

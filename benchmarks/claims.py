@@ -1,4 +1,4 @@
-"""What docs/measured.md and the papers' page say, with the command that gives each number again."""
+"""Published numbers of docs/measured.md and the papers' page, and commands to reproduce them."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ UNCLAIMED = {
     "beside MKL with AVX-512": "bench_spmm --peers mkl needs MKL of the package index",
     "R-MAT 25 in the same way": "bench_pipeline --scales 25 needs 21 GB and an hour",
 }
-"""Rows of docs/measured.md that no command here gives again."""
+"""Rows of docs/measured.md that no command here reproduces."""
 
 NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?")
 
@@ -37,16 +37,16 @@ class Claim:
     row
         First words of its row in docs/measured.md, or the mark of its section of the papers' page.
     command
-        Of the shell, in the root of a checkout; ``{folder}`` is where it may write. It prints JSON.
-        Of several, one a line, each runs until it has succeeded once.
+        Shell command, run in the root of a checkout, that prints JSON; it may write to
+        ``{folder}``. Several commands have a line each, and each runs until it has succeeded once.
     value
-        The number, of what was printed.
+        Function that returns the number from the printed JSON objects.
     tolerance
-        How far the ratio to the published number may be from 1.
+        Largest distance from 1 of the ratio to the published number.
     minutes
-        It took about so long on 2 cores.
+        Approximate duration on 2 cores.
     needs
-        Python modules without which there is nothing to compare.
+        Python modules that the comparison needs.
     """
 
     row: str
@@ -59,7 +59,7 @@ class Claim:
 
 
 def _times(peer: str, form: str | None = None) -> Callable[[Sequence[Case]], float]:
-    """Return what takes the mean of a peer's seconds over ours."""
+    """Return a function for the mean of a peer's seconds over ours."""
 
     def value(cases: Sequence[Case]) -> float:
         chosen = [c for c in cases if form in (None, c["form"]) and peer in c["peers"]]
@@ -77,7 +77,7 @@ def _least(part: str, peer: str) -> Callable[[Sequence[Case]], float]:
 
 
 def _faster(model: str) -> Callable[[Sequence[Case]], float]:
-    """Return what takes the faster peer's seconds over ours."""
+    """Return a function for the faster peer's seconds over ours."""
     return lambda cases: median(
         min(c["peers"].values()) / c["ours_s"] for c in cases if c["model"] == model and c["peers"]
     )
@@ -92,7 +92,7 @@ def _peak(cases: Sequence[Case]) -> float:
 
 
 def _to_metis(method: str, key: Callable[[Case], float]) -> Callable[[Sequence[Case]], float]:
-    """Return what takes the mean of a method over the median of METIS's seeds, case by case."""
+    """Return a function for the mean over cases of a method over the median of METIS's seeds."""
 
     def value(cases: Sequence[Case]) -> float:
         found: dict[tuple[str, int], dict[str, list[float]]] = {}
@@ -232,30 +232,30 @@ _MINUTES = {
     "dense_hardware-figure-1": 5,
     "dense_hardware-figure-3": 14,
 }
-"""Of exhibits, or of all other exhibits of a paper."""
+"""Minutes of exhibits, or of all other exhibits of a paper."""
 _TOGETHER = {
     "sparsity_aware": "figure-3 figure-4 figure-6",
     "sar": "figure-3 figure-4 figure-5 figure-6",
     "dense_hardware": "figure-1 figure-2 table-1 table-2 table-3 table-4 table-6",
 }
-"""Exhibits of a paper that share what they plan or count: one command builds them."""
+"""Exhibits of a paper that share plans or counts, and are built by one command."""
 
 
 def _sections(page: Path) -> dict[str, str]:
-    """Return the text behind each mark of a papers' page."""
+    """Return the text after each mark of a papers' page."""
     _, *pieces = re.split(r"<!-- ([\w-]+) -->", page.read_text("utf-8"))
     return dict(zip(pieces[::2], pieces[1::2], strict=True))
 
 
 def _numbers(section: str) -> list[float]:
-    """Return the numbers of a section's table but for those that the paper printed."""
+    """Return the numbers of a section's table, except those printed in the paper."""
     rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
     cells = [cell for row in rows[1:] for place, cell in enumerate(row) if place != 1]
     return [float(each.replace(",", "")) for cell in cells for each in NUMBER.findall(cell)]
 
 
 def _like(mark: str, published: Sequence[float]) -> Callable[[Sequence[Case]], float]:
-    """Return what takes the median ratio of an exhibit's numbers to those of the page."""
+    """Return a function for the median ratio of an exhibit's numbers to those of the page."""
 
     def value(cases: Sequence[Case]) -> float:
         here = _numbers(_sections(Path(cases[0]["page"]))[mark])
@@ -284,7 +284,7 @@ def claims() -> Iterator[Claim]:
                     'echo \'{{"page": "{folder}/papers/papers.md"}}\''
                 ),
                 value=_like(mark, numbers),
-                # Counts are equal; seconds are of another machine or hour.
+                # Counts must be equal; seconds depend on the machine and its load.
                 tolerance=0.25,
                 minutes=_MINUTES.get(mark, _MINUTES.get(paper, 3)),
             )

@@ -1,4 +1,4 @@
-"""Results as lines of aligned columns, however wide: launchers say that terminals have 80."""
+"""Print results in aligned columns of any width, since launchers report 80-column terminals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
-"""Head to the key of a result and how to show its value."""
+"""Heading to the key of a result and the function that formats its value."""
 
 BESIDE_PYG: Columns = {
     "ours least": ("least", "{:.3f}".format),
@@ -25,11 +25,11 @@ BESIDE_PYG: Columns = {
     "mean of PyG": ("peer_mean", "{:.3f}".format),
     "most of PyG": ("peer_most", "{:.3f}".format),
 }
-"""What several seeds reach, and what torch-geometric does."""
+"""Scores over seeds of hpcgnn and of torch-geometric."""
 
 
 def print_columns(columns: Columns, results: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line of heads and a line for each result; the first column is aligned left."""
+    """Print a line of headings and a line for each result; the first column is left-aligned."""
     lines = [list(columns)]
     lines += [[shown(each.get(key), form) for key, form in columns.values()] for each in results]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -1,10 +1,10 @@
-"""What a plan from degrees alone says, against the plan of the graph itself.
+"""Compare a plan made from degrees only with the plan of the graph itself.
 
     python benchmarks/compare_degree_plans.py STORE.h5 --blocks 4,16,64,256 [section.key=value ...]
 
-The store is cut into random parts, each number of them in turn. Every line has an exchange and a
-pattern: rows of all ranks, of the busiest sender and of the busiest receiver, and non-zeros of the
-fullest rank, each from degrees over that of the graph.
+The store is cut into random parts, for each number of parts in turn. Every line has an exchange, a
+pattern, and four ratios of the plan from degrees to that of the graph: rows of all ranks, of the
+busiest sender and of the busiest receiver, and non-zeros of the fullest rank.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from hpcgnn.storage import GraphStore
 
 
 def ratios(found: Traffic, right: Traffic) -> list[float]:
-    """Return rows in all, of the busiest sender and receiver, and the most non-zeros."""
+    """Return ratios of total rows, of the busiest sender and receiver, and of most non-zeros."""
 
     def figures(traffic: Traffic) -> list[float]:
         # A push goes from the block column to the block row, as a fetch does.
@@ -36,7 +36,7 @@ def ratios(found: Traffic, right: Traffic) -> list[float]:
 
 
 def shape_of(whole: WholeGraph, folder: Path) -> Shape:
-    """Return the shape of a graph by way of its file."""
+    """Return the shape of a graph, read back from its file."""
     pattern = whole.patterns[ALL].diagonal
     rows = pattern.entry_rows()
     loops = np.bincount(rows[rows == pattern.indices], minlength=pattern.shape[0])

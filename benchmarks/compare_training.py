@@ -1,10 +1,10 @@
-"""Compare traced training runs: epoch times against bytes, and active sets against active edges.
+"""Compare traced training runs: epoch times and bytes, and active sets with active edges.
 
     python -m benchmarks.compare_training BASE=DIR[,DIR...] NAME=DIR[,DIR...] [--json]
 
 Every NAME stands for repeated runs of one configuration, whose epochs are pooled. Ratios are BASE's
-value over NAME's. Bytes are those of an epoch's forward and backward pass. "link MB" are those over
-the busiest link, product by product: they bound the time of communication.
+value over NAME's. Bytes are those of an epoch's forward and backward pass. "link MB" sums the bytes
+of the busiest link of each product: they bound the time of communication from below.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main() -> None:
         prog="python -m benchmarks.compare_training", description=(__doc__ or "").split("\n")[0]
     )
     cli.add_argument("runs", nargs="+", metavar="NAME=DIR[,DIR...]")
-    cli.add_argument("--json", action="store_true", help="print one JSON object a name")
+    cli.add_argument("--json", action="store_true", help="print one JSON object per name")
     options = cli.parse_args()
     named = [named_runs(word) for word in options.runs]
     widths = backward_widths(named[0][1][0])
@@ -72,7 +72,7 @@ def named_runs(word: str) -> tuple[str, list[Run]]:
 
 def describe(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the figures of repeated runs; bytes are equal in all of them."""
-    # The first epoch builds transposes and buffers.
+    # Skip the first epoch, which builds transposes and buffers.
     epochs = [row["epoch_s"] for run in runs for row in run.metrics() if row["epoch"] > 0]
     if not epochs:
         raise InputError(f"{name}: needs runs of at least two epochs")
@@ -100,7 +100,7 @@ def describe(name: str, runs: Sequence[Run]) -> dict[str, Any]:
 def backward_widths(run: Run) -> list[int]:
     """Return the bytes of a row in each layer's backward aggregation, the last layer first."""
     layers = config_of(run)["model"]["num_layers"]
-    # Features need no gradient; the products of a layer are equally wide, and follow each other.
+    # Features need no gradient; the products of a layer have one width, and are consecutive.
     row_bytes = pass_totals(run)["backward"].row_bytes.reshape(layers - 1, -1)
     return [int(each) for each in row_bytes.max(axis=1)]
 
@@ -108,8 +108,8 @@ def backward_widths(run: Run) -> list[int]:
 def active_edges(run: Run, widths: Sequence[int]) -> dict[str, float]:
     """Return the share of edges that the backward pass of a run aggregates over.
 
-    `active_edges` counts them; `active_values` weighs those of a layer by the bytes that BASE moves
-    for a row there, as its exchange and its products do.
+    `active_edges` counts edges; `active_values` weights those of a layer by the bytes of a row in
+    BASE, like the costs of its exchange and products.
     """
     config = config_of(run)
     if not config["exchange"]["active_sets"]:
@@ -128,7 +128,7 @@ def config_of(run: Run) -> dict[str, Any]:
 
 
 def ratios(base: dict[str, Any], result: dict[str, Any]) -> dict[str, float | None]:
-    """Return how many times less than `base` a result needs; None where it needs nothing."""
+    """Return the ratios of `base` to a result; None where the result is 0."""
     pairs = {
         "epoch_ratio": "epoch_s",
         "communication_ratio": "communication_s",

@@ -1,11 +1,11 @@
-"""Rows that messages would move if some were pushed as partial sums: counted, by what a push costs.
+"""Count rows to move for messages if some are pushed as partial sums, by the cost of a push.
 
     python -m benchmarks.count_covers [--graphs grid3d:40 debian rmat:16:16] [--parts 8] --json
 
-A fetched row costs 1. A pushed partial sum costs 1 where the message needs only source and edge, 2
-where the target's row is sent first, 3 where the sum is twice as wide besides (gatedgcn). The
-cover of least weight is as heavy as a maximum matching of the cut edges in which a sum may be
-matched as often as it costs (König and Egerváry).
+A fetched row costs 1. A pushed partial sum costs 1 if the message needs only source and edge, 2 if
+the target's row is sent first, and 3 if the sum is also twice as wide (gatedgcn). The least weight
+of a cover is the size of a maximum matching of the cut edges in which a sum may be matched as often
+as it costs (König and Egerváry).
 """
 
 import argparse
@@ -27,9 +27,9 @@ def main() -> None:
     """Print a line for each graph."""
     cli = argparse.ArgumentParser(description=__doc__)
     graphs = "grid3d:40", "debian", "rmat:16:16"
-    cli.add_argument("--graphs", nargs="+", default=graphs, help="as of bench_exchange")
+    cli.add_argument("--graphs", nargs="+", default=graphs, help="as for bench_exchange")
     cli.add_argument("--parts", type=int, default=8, help="of METIS")
-    cli.add_argument("--json", action="store_true", help="print one JSON object a line")
+    cli.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = cli.parse_args()
     for name in options.graphs:
         pattern = make_pattern(name)

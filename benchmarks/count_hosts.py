@@ -1,10 +1,10 @@
-"""What leaves a host by each exchange, and which one `exchange.method=auto` takes: counted.
+"""Count the traffic between hosts for each exchange, and find the choice of `auto`.
 
     python -m benchmarks.count_hosts --json
 
-A product with rows of width 256 on so many hosts with so many ranks each, counted as `hpcgnn.plan`
-counts it: rows and messages in all and between hosts, and the seconds of messages over given links
-by its model. Of all exchanges, `auto` should take one within 5 % of the cheapest.
+A product with rows of width 256 on several hosts with several ranks each, counted as in
+`hpcgnn.plan`: rows and messages in total and between hosts, and the model's seconds of messages
+over given links. `exchange.method=auto` should choose an exchange within 5 % of the cheapest.
 """
 
 import argparse
@@ -49,11 +49,11 @@ COLUMNS: Columns = {
 
 
 def main() -> None:
-    """Print a line for each exchange in each case: seconds as multiples of the least."""
+    """Print a line for each exchange and case, with seconds as multiples of the minimum."""
     cli = argparse.ArgumentParser(description=__doc__)
-    text = "GRAPH:METHOD, a graph of bench_exchange in metis or random parts"
+    text = "GRAPH:METHOD, a graph of bench_exchange, and metis or random parts"
     cli.add_argument("--cuts", nargs="+", default=CUTS, metavar="CUT", help=text)
-    cli.add_argument("--json", action="store_true", help="print one JSON object a way")
+    cli.add_argument("--json", action="store_true", help="print one JSON object per way")
     options = cli.parse_args()
     found = [row for cut in options.cuts for row in counted(cut)]
     if options.json:
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def counted(cut: str) -> Iterator[dict[str, Any]]:
-    """Yield what each exchange moves in each place, and then the one that is chosen."""
+    """Yield the traffic of each exchange on each set of hosts, and the chosen exchange."""
     name, _, method = cut.rpartition(":")
     pattern = make_pattern(name)
     partitioner = {"metis": metis, "random": random}[method](SEED)
@@ -81,7 +81,7 @@ def counted(cut: str) -> Iterator[dict[str, Any]]:
 
 
 def of_exchange(whole: DistCSR, starts: Any, per_host: int, name: str) -> dict[str, Any]:
-    """Return the counts of one exchange, and its seconds by the links."""
+    """Return the counts of one exchange, and its seconds for each kind of link."""
     size = row_bytes(CONFIG)
     ranks = Ranks(starts, ExchangeConfig(method=name), per_host)
     traffic = {ALL: count_traffic(whole, ranks)}
@@ -110,7 +110,7 @@ def of_exchange(whole: DistCSR, starts: Any, per_host: int, name: str) -> dict[s
 
 
 def auto(rows: Sequence[dict[str, Any]], ranks: Ranks) -> dict[str, Any]:
-    """Return a line with the seconds of the exchange that is chosen for each kind of links."""
+    """Return a line with the seconds of the exchange chosen for each kind of link."""
     names = candidates(CONFIG, ranks.hosts_of_grid)
     known = {row["exchange"]: row for row in rows}
     chosen = {}

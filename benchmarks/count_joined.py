@@ -1,10 +1,10 @@
-"""What it saves that short messages of a product's two exchanges leave as one: counted.
+"""Count the messages saved by joining short messages of a product's two exchanges.
 
     python -m benchmarks.count_joined [--cuts GRAPH:METHOD ...] [--ranks 16 64 256] --json
 
-One product of the joint exchange with float32 rows, a rank on each host, counted as `hpcgnn plan`
-counts it: messages with and without joining, and by how much the model's seconds of messages grow
-without it, over the links of `benchmarks.count_hosts`.
+One product of the joint exchange with float32 rows and one rank per host, counted as in `hpcgnn
+plan`: messages with and without joining, and the ratio of the model's seconds of messages without
+and with it, over the links of `benchmarks.count_hosts`.
 """
 
 import argparse
@@ -37,10 +37,10 @@ COLUMNS: Columns = {
 def main() -> None:
     """Print a line for each graph, number of ranks and width."""
     cli = argparse.ArgumentParser(description=__doc__)
-    help_of = "GRAPH:METHOD, a graph of bench_exchange in metis or random parts"
+    help_of = "GRAPH:METHOD, a graph of bench_exchange, and metis or random parts"
     cli.add_argument("--cuts", nargs="+", default=CUTS, metavar="CUT", help=help_of)
     cli.add_argument("--ranks", nargs="+", type=int, default=(16, 64, 256), metavar="P")
-    cli.add_argument("--json", action="store_true", help="print one JSON object a line")
+    cli.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = cli.parse_args()
     rows = [row for cut in options.cuts for row in counted(cut, options.ranks)]
     if options.json:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def counted(cut: str, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield what a product sends, and its seconds without joining over those with it."""
+    """Yield the messages of a product, and its seconds without joining over those with it."""
     name, _, method = cut.rpartition(":")
     pattern = make_pattern(name)
     partitioner = {"metis": metis, "random": random}[method](SEED)

@@ -1,8 +1,8 @@
-"""Write a store's edges, with random features of edges and nodes, as an .npz for hpcgnn convert.
+"""Write a store's edges with random edge and node features as an .npz file for hpcgnn convert.
 
     python -m benchmarks.edge_features_npz STORE.h5 --width 4 -o OUT.npz
 
-An edge that several relations have counts once.
+An edge in several relations counts once.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main() -> None:
     )
     cli.add_argument("store", type=Path, metavar="STORE.h5")
     cli.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz")
-    cli.add_argument("--width", type=int, default=4, help="features of an edge (default: 4)")
+    cli.add_argument("--width", type=int, default=4, help="features per edge (default: 4)")
     options = cli.parse_args()
     check_output(options.output)
     with GraphStore.open(options.store) as store:

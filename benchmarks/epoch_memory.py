@@ -1,8 +1,8 @@
 """Peak memory of one step of a method, in a process of its own.
 
-``python -m benchmarks.epoch_memory METHOD MODEL GRAPH THREADS`` prints the bytes that one forward
-and backward pass adds, at its peak, to what the process holds before it: graph, features and
-parameters, and whatever a first step has left behind.
+``python -m benchmarks.epoch_memory METHOD MODEL GRAPH THREADS`` prints the peak bytes that one
+forward and backward pass adds to the process's memory before it: graph, features, parameters, and
+whatever a first step leaves behind.
 """
 
 import ctypes
@@ -17,12 +17,12 @@ from benchmarks.epoch_methods import METHODS, make_problem
 
 __all__ = ["peak_bytes"]
 
-# From glibc's malloc.h: arrays from so many bytes on get a mapping of their own.
+# A parameter of mallopt in glibc's malloc.h: the size from which arrays get their own mapping.
 M_MMAP_THRESHOLD, LARGE = -3, 2**16
 
 
 def peak_bytes(method: str, model: str, graph: str, threads: int) -> int:
-    """Return what the command above prints."""
+    """Run the command above in a subprocess and return the bytes that it prints."""
     words = [sys.executable, "-m", __spec__.name, method, model, graph, str(threads)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -31,7 +31,7 @@ def peak_bytes(method: str, model: str, graph: str, threads: int) -> int:
 
 
 def measure(method: str, model: str, graph: str, threads: int) -> int:
-    # Arrays in holes of the heap would count as memory from before.
+    # Otherwise arrays in holes of the heap would not count.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
     torch.set_num_threads(threads)
     made = METHODS[method](make_problem(model, graph, threads))
@@ -39,7 +39,7 @@ def measure(method: str, model: str, graph: str, threads: int) -> int:
     for tensor in (made.features, *made.parameters):
         tensor.grad = None
     gc.collect()
-    # Writing 5 sets the high-water mark back to what is resident now.
+    # Writing 5 resets the high-water mark to the resident set.
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
     made.differentiate(made.forward())

@@ -1,7 +1,7 @@
 """The methods of the epoch benchmark: our layers and models, and those of the peers.
 
-A method builds, for a problem, a function without arguments that runs forward and returns what is
-to be differentiated. All read the same features; parameters are each library's own.
+For a problem a method builds a function without arguments that runs forward and returns the tensor
+to differentiate. All read the same features; each library has its own parameters.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ WIDTHS = {"sage": (FEATURES, 256, 256, CLASSES), "gcn": (FEATURES, 16, CLASSES)}
 
 @dataclass(frozen=True)
 class Problem:
-    """A GAT layer of `heads` heads of width 100, or a whole model where `heads` is 0.
+    """A GAT layer of `heads` heads of width 100, or a whole model if `heads` is 0.
 
-    The matrix is symmetric, with self loops. `labels` belong to whole models. With `keep` ours
-    takes the first layer's product with the features, which no epoch changes, from before. In
-    bfloat16 ours reads features in 16 bits and peers run under torch's autocast, but for those
-    whose names end in 16: they have weights in bfloat16 too. Tensors of all methods are on
-    `place`, a GPU where `gpu` is set; the matrix is on the host.
+    The matrix is symmetric, with self loops. `labels` belong to whole models. With `keep` our
+    method precomputes the first layer's product with the features, which are constant. In bfloat16
+    our method reads 16-bit features and peers use torch's autocast, except those whose names end
+    in 16, which also have bfloat16 weights. The tensors of all methods are on `place`, a GPU if
+    `gpu`; the matrix is on the host.
     """
 
     model: str
@@ -51,20 +51,20 @@ class Problem:
 
     @property
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Torch's mixed precision, in which peers run."""
+        """Torch's mixed precision, used by peers."""
         return torch.autocast(self.place.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
 
 @dataclass(frozen=True)
 class Method:
-    """What can be timed: `forward` gives a tensor for `differentiate`."""
+    """Functions to time: `forward` returns a tensor for `differentiate`."""
 
     forward: Callable[[], Tensor]
     parameters: list[nn.Parameter]
     features: Tensor
 
     def differentiate(self, result: Tensor) -> None:
-        """Run backward, from ones for a layer and from the loss for a model."""
+        """Run backward, from ones for a layer or from the loss for a model."""
         for tensor in (self.features, *self.parameters):
             tensor.grad = None
         result.backward(torch.ones_like(result))
@@ -86,7 +86,7 @@ def make_problem(
     matrix, random = with_loops(loaded), torch.Generator().manual_seed(SEED)
     features = torch.randn(matrix.num_nodes, FEATURES, generator=random).to(place)
     labels = torch.randint(CLASSES, (matrix.num_nodes,), generator=random).to(place)
-    # A layer inside a model differentiates its input; the features of a model have no gradient.
+    # The input of a layer inside a model has a gradient, the features of a model have none.
     features.requires_grad_(bool(heads))
     fixed = name, int(heads or 0), matrix, threads
     return Problem(*fixed, features, labels, keep, precision, place, gpu)
@@ -95,21 +95,21 @@ def make_problem(
 def installed_methods(
     names: list[str], precision: str = "float32", *, gpu: bool = False
 ) -> list[str]:
-    """Return the methods of those of `names` that can be imported and run there."""
+    """Return the methods of those libraries in `names` that are installed and support the case."""
     modules = {"ours": "mpi4py", "dgl": "dgl", "pyg": "torch_geometric"}
     found = [name for name in names if find_spec(modules[name]) is not None]
     if gpu:
-        # Wheels of DGL for a card are not on the package index.
+        # The package index has no GPU wheels of DGL.
         found = [name for name in found if name != "dgl"]
         found += [f"{name}_compiled" for name in found]
     if precision == "bfloat16":
-        # Torch's CSR product refuses what autocast hands it.
+        # Torch's CSR product rejects operands cast by autocast.
         found = [each for each in found if each != "pyg"] + [f"{each}16" for each in found]
     return found
 
 
 def ours(problem: Problem) -> Method:
-    """Our layers on one rank, on the engine that training uses."""
+    """Our layers on one rank, with the engine of training."""
     from mpi4py import MPI  # noqa: PLC0415  (starts MPI)
 
     from hpcgnn.comm import ProcessGrid, RowMap  # noqa: PLC0415
@@ -217,7 +217,7 @@ def _network(problem: Problem) -> Network:
 
 
 def _peer(problem: Problem, name: str) -> Method:
-    """Return a whole model of a library."""
+    """Return a whole model built from a library's layers."""
     layers = PEERS[name](_network(problem))
 
     def logits() -> Tensor:

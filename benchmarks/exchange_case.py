@@ -1,4 +1,4 @@
-"""One case of the exchange benchmark: a product, its times, and what it really moved."""
+"""One case of the exchange benchmark: a product, its times, and its measured traffic."""
 
 import platform
 import statistics
@@ -19,12 +19,12 @@ __all__ = ["Case", "Counter", "Sizes"]
 
 
 class Counter(TraceRecorder):
-    """A recorder that counts what leaves this rank.
+    """A recorder that counts the traffic sent by this rank.
 
-    A message is one entry of a span's peers: a neighbour that gets rows. A broadcast counts one for
-    each other rank of the layer, as the p - 1 edges of its tree, and a reduction one for each rank
-    that contributes; how the MPI library forwards them is its own choice. A sum over replicas is
-    rows between them.
+    A message is one entry of a span's peers: a neighbour that receives rows. A broadcast counts one
+    for each other rank of the layer, like the p - 1 edges of its tree, and a reduction one for each
+    contributing rank, however the MPI library forwards them. A sum over replicas counts as rows
+    between them.
     """
 
     def __init__(self, grid: ProcessGrid) -> None:
@@ -60,16 +60,15 @@ class Counter(TraceRecorder):
         return super().span(name, rows=rows, bytes=bytes, peers=peers, **attributes)
 
     def note(self, **numbers: int) -> None:
-        """Count messages once that two exchanges share."""
+        """Count messages shared by two exchanges once."""
         self.messages -= numbers.get("joined_messages", 0)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What one product moves, over all ranks; equal on all ranks.
+    """The traffic of one product, summed over ranks; equal on all ranks.
 
-    Of `bytes_total` those of `bytes_between_hosts` leave a host, and those of `bytes_summed` are of
-    the sum over replicas.
+    `bytes_total` includes `bytes_between_hosts`, and `bytes_summed` of the sum over replicas.
     """
 
     rows_total: int
@@ -83,7 +82,7 @@ class Sizes:
 
     @classmethod
     def measured(cls, grid: ProcessGrid, counter: Counter) -> "Sizes":
-        """Return what `counter` saw since its reset; collective."""
+        """Return the counts of `counter` since its reset, over all ranks; collective."""
         sent = int(counter.rows_to.sum())
         everywhere = np.array(grid.world.allgather(counter.rows_to))
         mine = (
@@ -132,14 +131,14 @@ class Case:
             self._seconds[name].append(max(self._grid.world.allgather(mine)))
 
     def measure(self, x: Array, y: Array) -> Sizes:
-        """Run once uncounted by time, compare with the plan, and return what a product moves.
+        """Run once untimed, compare the traffic with the plan, and return it.
 
         Collective.
 
         Raises
         ------
         RuntimeError
-            When a rank sent other rows than its plan says.
+            If a rank did not send the number of rows in its plan.
         """
         grid, counter = self._grid, self.counter
         planned, exchange = self._product.volume(), self._exchange
@@ -158,7 +157,7 @@ class Case:
             if grid.world.allreduce(moved != expected):
                 raise RuntimeError(
                     f"{self.exchange}, {self.wire}, replication {grid.replication}: this rank "
-                    f"sent {moved} rows in all and in sums, its plan says {expected}"
+                    f"sent {moved} rows in total and in sums, its plan says {expected}"
                 )
             sizes.append(Sizes.measured(grid, counter))
         return sizes[0]

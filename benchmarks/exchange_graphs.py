@@ -1,8 +1,8 @@
-"""The graphs of the exchange benchmarks: block rows of a store, or of a graph made on the spot.
+"""The graphs of the exchange benchmarks: block rows of a store, or of a generated graph.
 
-``STORE.h5`` keeps its own parts. ``rmat:SCALE:FACTOR``, ``debian`` and ``grid3d:N`` are made on
-rank 0, cut into as many parts as the grid has block rows, and sent to the ranks, so that no file
-system has to be shared.
+``STORE.h5`` keeps its own parts. ``rmat:SCALE:FACTOR``, ``debian`` and ``grid3d:N`` are generated
+on rank 0, cut into as many parts as the grid has block rows, and sent to the ranks, so no shared
+file system is needed.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from hpcgnn.storage import GraphStore, assign_parts
 __all__ = ["METHODS", "BenchmarkGraph", "open_graph"]
 
 METHODS = ("metis", "random", "block")
-# What a package needs; the other relations say what it breaks, replaces or is made from.
+# Relations to packages that a package needs; others are packages it breaks, replaces and so on.
 DEBIAN_RELATIONS = ("depends", "pre-depends", "recommends", "suggests")
 SEED = 20261121
 
 
 class BenchmarkGraph(Protocol):
-    """A square matrix that a grid of ranks can hold."""
+    """A square matrix that can be distributed over a grid of ranks."""
 
     name: str
 
@@ -39,7 +39,7 @@ class BenchmarkGraph(Protocol):
 
 
 class StoredGraph:
-    """Chosen relations of a store, on its own parts."""
+    """Selected relations of a store, in the store's own parts."""
 
     def __init__(self, path: Path, relations: Sequence[str], *, undirected: bool) -> None:
         self.name = path.name
@@ -60,7 +60,7 @@ class StoredGraph:
 
 
 class MadeGraph:
-    """A graph that rank 0 makes and cuts."""
+    """A graph that rank 0 generates and partitions."""
 
     def __init__(self, comm: Communicator, name: str, partitioner: Partitioner) -> None:
         self.name = name
@@ -94,7 +94,7 @@ def open_graph(
     Raises
     ------
     CollectiveInputError
-        When there is none of that name.
+        If there is no graph of that name.
     """
     if name.endswith(".h5"):
         if method is not None:
@@ -102,7 +102,7 @@ def open_graph(
         return StoredGraph(Path(name), relations, undirected=undirected)
     if relations or undirected:
         raise InputError(f"--relations and --undirected belong to a store, not to {name}")
-    # No partitioner finds anything in R-MAT, and METIS needs minutes to try.
+    # R-MAT graphs have no good partitions, and METIS takes minutes to try.
     chosen = method or ("block" if name.startswith("rmat") else "metis")
     partitioners = {"metis": metis(SEED), "random": random(SEED), "block": block()}
     return MadeGraph(comm, name, partitioners[chosen])

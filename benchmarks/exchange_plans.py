@@ -1,9 +1,9 @@
-"""What planning costs: seconds of everything that training builds before its first epoch.
+"""The cost of planning: seconds of everything that training builds before its first epoch.
 
-For each exchange the graph's products are made as ``hpcgnn.train`` makes them for a GCN of 2 layers
-and width 16: the plan of all ghosts, the scaled matrices, the exchange and its halves, the same
-again on the active sets of 60 % training nodes, and the transposes that the first epoch builds.
-The measure is the epoch of that GCN on that graph: planning should cost a handful of them.
+For each exchange the graph's products are built as in ``hpcgnn.train`` for a GCN of 2 layers and
+width 16: the plan of all ghosts, the scaled matrices, the exchange and its halves, the same on the
+active sets of 60 % training nodes, and the transposes that the first epoch builds. The seconds are
+compared with an epoch of that GCN on that graph: planning should cost a handful of epochs.
 """
 
 import statistics
@@ -38,7 +38,7 @@ TRAINING_SHARE = 0.6
 def plan_costs(
     grid: ProcessGrid, pattern: DistCSR, exchange: str, wire: str, epochs: int
 ) -> dict[str, Any]:
-    """Return seconds of planning by part, and of an epoch, of the slowest rank; collective."""
+    """Return the slowest rank's seconds of planning by part, and of an epoch; collective."""
     clock = _Clock(grid.world)
     trace = TraceRecorder.off()
     rng = np.random.default_rng(grid.block)
@@ -72,7 +72,7 @@ def plan_costs(
 
 
 def _load_torch() -> None:
-    """Make torch load what it loads at the first backward pass and step: none of it is planning."""
+    """Make torch load its libraries for backward passes and steps, which is not planning."""
     layer = torch.nn.Linear(1, 1)
     optimiser = torch.optim.Adam(layer.parameters())
     layer(torch.ones(1, 1)).sum().backward()

@@ -1,13 +1,13 @@
-"""A MeshGraphNet on vortex streets, ours and plain torch-geometric's, trained alike and rolled out.
+"""MeshGraphNet on vortex streets in hpcgnn and plain torch-geometric, trained alike.
 
     python -m benchmarks.flow_peer flow.h5 FOLDER [--seeds 1,2,3] [--horizons 1,10,50,100]
         [--rollouts 3] [--recipe jobs/configs/flow.toml] [--equal] [--json] [section.key=value ...]
 
-Both have the same layers and widths, parts of the series, samples in the same order, noise, steps
-of Adam and learning rates; initial weights are each one's own, of a seed. Errors are of the
-velocity in m/s, after each number of steps, over rollouts of the test part; "next = last" knows
-nothing. With `--equal` the peer starts from our weights, means, deviations and noise, in float64:
-what then differs is rounding. Runs of ours stay in FOLDER: the same command again goes on.
+Both have the same layers and widths, parts of the series, order of samples, noise, steps of Adam
+and learning rates; each has its own initial weights, from a seed. Errors are those of the velocity
+in m/s after each number of steps, over rollouts of the test part; "next = last" is the baseline
+that predicts no change. With `--equal` the peer starts from our weights, means, deviations and
+noise, in float64, so only rounding differs. Our runs stay in FOLDER: the same command resumes.
 """
 
 import argparse
@@ -37,18 +37,18 @@ from hpcgnn.train.fields.windows import Windows
 
 NETS = ("ours", "torch-geometric")
 Errors = dict[int, float]
-"""Steps -> the error after them."""
+"""Number of steps -> error after them."""
 
 
 def perceptron(first: int, width: int, last: int, *, normed: bool = True) -> nn.Sequential:
-    """Return three linear maps with rectifiers between, and a layer norm."""
+    """Return three linear maps with ReLUs between them, and a layer norm."""
     maps = [nn.Linear(first, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
     norm = [nn.LayerNorm(last)] if normed else []
     return nn.Sequential(*maps, nn.Linear(width, last), *norm)
 
 
 class PlainNet(nn.Module):
-    """A MeshGraphNet as users of torch-geometric write it."""
+    """A MeshGraphNet as a torch-geometric user would write it."""
 
     def __init__(self, widths: tuple[int, int, int], hidden: int, layers: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class PlainNet(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Street:
-    """The store in memory: `u` (T, N, 2), and what does not change."""
+    """The store in memory: the velocity `u` (T, N, 2), and constant inputs."""
 
     u: Tensor
     static: Tensor
@@ -112,7 +112,7 @@ class Street:
         )
 
     def errors(self, predict: Any, rollouts: int, horizons: Sequence[int]) -> Errors:
-        """Return the error of rollouts, where `predict` gives the next step from the last one."""
+        """Return the errors of rollouts; `predict` returns the next step from the last one."""
         squared, total = dict.fromkeys(horizons, 0.0), dict.fromkeys(horizons, 0.0)
         weights = (self.weights * self.free)[:, None].double()
         for anchor, steps in self.windows.starts("test", rollouts, max(horizons)):
@@ -127,7 +127,7 @@ class Street:
 
 
 class Plain:
-    """The peer on a street: scales of its own, and steps as a user writes them."""
+    """The peer on a street, with its own scales and a plain training loop."""
 
     def __init__(self, street: Street, config: Config) -> None:
         self.street, self.config = street, config
@@ -144,9 +144,10 @@ class Plain:
         return mean, (share * (rows - mean).square()).sum((0, 1)).sqrt()
 
     def train(self, seed: int, start: dict[str, Tensor] | None = None) -> PlainNet:
-        """Return the network that a seed has trained.
+        """Train a network with a seed, and return it.
 
-        It goes on from what a model file of ours has at its `start`, with our noise; None: its own.
+        `start` are the tensors of an hpcgnn model file to start from, with our noise; with None the
+        network starts from its own weights and scales.
         """
         torch.manual_seed(seed)
         street, train, fields = self.street, self.config.train, self.config.fields
@@ -192,14 +193,14 @@ class Plain:
         return net
 
     def _scaled(self, net: PlainNet, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the network gives, and what that adds to u."""
+        """Return the output of the network, and the change of u that it predicts."""
         street = self.street
         rows = torch.cat([street.static, (u - self.mean) / self.size], dim=1)
         given = net(rows, street.index, street.edges)
         return given, given * self.step_size + self.step_mean
 
     def predictor(self, net: PlainNet) -> Any:
-        """Return what gives the next step."""
+        """Return a function that predicts the next step."""
 
         def predict(u: Tensor) -> Tensor:
             with torch.no_grad():
@@ -209,7 +210,7 @@ class Plain:
 
 
 def our_name(name: str) -> str:
-    """Return what our model file calls a parameter of `PlainNet`."""
+    """Return the name in our model file of a parameter of `PlainNet`."""
     *place, layer, what = name.split(".")
     maps = {"0": "maps.0", "2": "maps.1", "4": "maps.2", "5": "norm"}
     firsts = {"0": "first", "2": "rest.maps.0", "4": "rest.maps.1", "5": "rest.norm"}
@@ -222,7 +223,7 @@ def our_name(name: str) -> str:
 
 
 def start_of(options: argparse.Namespace, config: Config, seed: int) -> dict[str, Tensor]:
-    """Return what a run of ours starts from: its model file after an epoch that moves nothing."""
+    """Return the initial tensors of our run: its model file after an epoch with a zero step."""
     from safetensors.torch import load_file  # noqa: PLC0415  (its import costs more than this file)
 
     still = argparse.Namespace(**vars(options))
@@ -234,7 +235,7 @@ def start_of(options: argparse.Namespace, config: Config, seed: int) -> dict[str
 
 
 def ours(options: argparse.Namespace, config: Config, seed: int) -> dict[str, Any]:
-    """Train a run of ours in a process of its own; return its line."""
+    """Train our run in a process of its own; return its result."""
     horizons = options.horizons
     words = [
         *(options.recipe, f"graph.store={options.store}", *options.words),
@@ -254,7 +255,7 @@ def ours(options: argparse.Namespace, config: Config, seed: int) -> dict[str, An
 
 
 def load_numbers(path: Path) -> int:
-    """Return how many numbers a model has learned."""
+    """Return the number of parameters of a model."""
     from safetensors import safe_open  # noqa: PLC0415  (its import costs more than this file)
 
     with safe_open(path, "pt") as file:
@@ -263,12 +264,12 @@ def load_numbers(path: Path) -> int:
 
 
 def line(net: str, seed: int | None, errors: Errors) -> dict[str, Any]:
-    """Return a line of the table."""
+    """Return a row of the table."""
     return {"net": net, "seed": seed} | {f"after_{step}": each for step, each in errors.items()}
 
 
 def main() -> None:
-    """Print a line for each net and seed, and means with deviations."""
+    """Print a line for each network and seed, and means with deviations."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("folder", type=Path)
@@ -277,7 +278,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=3)
     for name, value in (("seeds", "1,2,3"), ("horizons", "1,10,50,100")):
         parser.add_argument(f"--{name}", type=numbers_of, default=numbers_of(value))
-    parser.add_argument("--equal", action="store_true", help="start from ours, in float64")
+    parser.add_argument("--equal", action="store_true", help="start from our weights, in float64")
     parser.add_argument("--json", action="store_true", help="one line of JSON each")
     options = parser.parse_intermixed_args()
     torch.set_num_threads(1)
@@ -314,7 +315,7 @@ def main() -> None:
 
 
 def numbers_of(words: str) -> tuple[int, ...]:
-    """Return whole numbers between commas."""
+    """Parse integers separated by commas."""
     return tuple(map(int, words.split(",")))
 
 

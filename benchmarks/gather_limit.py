@@ -1,4 +1,4 @@
-"""Build and load the row-gather loop that the SpMM benchmark measures itself against."""
+"""Build and load the row-gather loop that bounds the SpMM benchmark."""
 
 import ctypes
 import subprocess
@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_name("gather_limit.cc")
 
 
 class GatherLimit:
-    """The compiled loop; the library stays loaded after its file is gone."""
+    """The compiled loop; the library stays loaded after its file is deleted."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
@@ -36,7 +36,7 @@ class GatherLimit:
         self._call.restype = ctypes.c_float
 
     def read(self, matrix: Matrix, x: FloatArray, registers: int, threads: int) -> float:
-        """Read the rows of x that the product reads, `registers` times 16 columns a pass."""
+        """Read the rows of x that the product reads, `registers` times 16 columns per pass."""
         pointers = matrix.indices.ctypes.data, matrix.indices.size, x.ctypes.data, x.shape[1]
         arguments = [
             ctypes.c_void_p(pointers[0]),
@@ -50,7 +50,7 @@ class GatherLimit:
 def gather_loops(
     limit: GatherLimit, matrix: Matrix, x: FloatArray, threads: int
 ) -> dict[str, Callable[[], float]]:
-    """Return the loop by how it cuts the columns: the fastest of them is the limit."""
+    """Return the loop for each tiling of the columns; the fastest is the limit."""
     width = x.shape[1]
     sizes = [regs for regs in (1, 4, 8, 16) if width % (regs * LANES) == 0]
     return {

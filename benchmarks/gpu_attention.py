@@ -1,7 +1,7 @@
-"""A GAT layer, forward and backward, on the fused kernels of the GPU; the linear map by torch.
+"""A GAT layer, forward and backward, on the fused GPU kernels; torch computes the linear map.
 
-A peer's layer works on the same tensors: x (n, f), W (f, H * D), and vectors of (H, D) for both
-shares of the logits. Gradients of all four come from the gradient of the result.
+A peer's layer has the same operands: x (n, f), W (f, H * D), and vectors (H, D) for both terms of
+the logits. All four get a gradient.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SLOPE = 0.2
 
 @dataclass(frozen=True)
 class Gradients:
-    """Of the operands of the layer, in their order."""
+    """Gradients of the operands of the layer, in their order."""
 
     x: torch.Tensor
     weight: torch.Tensor
@@ -29,12 +29,12 @@ class Gradients:
 
 
 class FusedAttention:
-    """One layer on a square pattern whose groups, both ways, are made once.
+    """One layer on a square pattern; the groups of both directions are built once.
 
     Parameters
     ----------
     pattern, transpose
-        ``(indptr, indices)`` of the device.
+        ``(indptr, indices)`` in device memory.
     heads
         H; the width of a head follows from the weight.
     """
@@ -54,7 +54,7 @@ class FusedAttention:
         target: torch.Tensor,
         grad: torch.Tensor,
     ) -> tuple[torch.Tensor, Gradients]:
-        """Return the result (n, H * D) and the gradients where that of the result is `grad`."""
+        """Return the result (n, H * D) and all gradients, given that of the result, `grad`."""
         z = x @ weight
         parts = [self._share(z, vector) for vector in (source, target)]
         top = torch.full_like(parts[0], -torch.inf)
@@ -72,7 +72,7 @@ class FusedAttention:
             cuda.attention_forward(self._block, score, state)
             cuda.attention_finish(state)
         dz, dtarget, dsource_vector = self._backward(score, state, source, grad)
-        # What target adds: it is <target vector, z> of the rows.
+        # The contribution through target, which is <target vector, z>.
         heads = z.unflatten(1, (self._heads, -1))
         dtarget_vector = torch.einsum("nh,nhd->hd", dtarget, heads)
         dz += (dtarget[:, :, None] * target).flatten(1)

@@ -1,4 +1,4 @@
-"""Steps of the banded GGNN on a GPU by block size and precision, against the sparse pattern."""
+"""Steps of the banded GGNN on a GPU by block size and precision, and of the sparse pattern."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,7 +32,7 @@ def banded_cases(
     Parameters
     ----------
     blocks
-        Sizes S, rising.
+        Sizes S, ascending.
     num_nodes
         Nodes of the supergraph.
     hidden
@@ -82,7 +82,7 @@ def banded_cases(
 
 
 def random_edges(num_nodes: int, reach: int) -> TypedEdges:
-    """Return edges of random graphs side by side, both ways, between nodes closer than `reach`."""
+    """Return edges of random graphs, both ways, between nodes closer than `reach`."""
     rng = np.random.default_rng(SEED)
     sources = rng.integers(0, num_nodes, DEGREE * num_nodes)
     targets = sources + rng.integers(1 - reach, reach, len(sources))
@@ -93,7 +93,7 @@ def random_edges(num_nodes: int, reach: int) -> TypedEdges:
 
 
 def step(propagator: Propagator, operands: list[torch.Tensor]) -> None:
-    """Propagate, and differentiate by all operands."""
+    """Propagate, and differentiate with respect to all operands."""
     for each in operands:
         each.grad = None
     propagator(*operands).sum().backward()  # type: ignore[no-untyped-call]

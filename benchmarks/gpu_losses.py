@@ -1,9 +1,9 @@
-"""Losses of trainings on a GPU against those of the CPU, in float32.
+"""Compare the losses of training on a GPU with those on the CPU, in float32.
 
-``mpiexec -n 2 python -m benchmarks.gpu_losses`` trains every model that computes on GPUs, and GCN
-and GAT by every exchange and schedule, for five epochs on both, with dropout, on a random graph of
-400 nodes whose edges have features. It prints one JSON object a case, the largest relative
-difference of a loss, and those that do not train with the reason.
+``mpiexec -n 2 python -m benchmarks.gpu_losses`` trains every model that supports GPUs, and GCN and
+GAT with every exchange and schedule, for five epochs on both devices, with dropout, on a random
+graph of 400 nodes whose edges have features. It prints one JSON object per case: the largest
+relative difference of a loss, or the reason why the case does not train.
 """
 
 import json
@@ -94,7 +94,7 @@ def write_graph(path: Path) -> None:
 
 
 def compare(comm: MPI.Intracomm, store: Path, run: Path, words: tuple[str, ...]) -> dict[str, Any]:
-    """Return the largest relative difference of a loss, or why there is none."""
+    """Return the largest relative difference of a loss, or the reason why there is none."""
     losses = []
     try:
         for device in ("cpu", "cuda"):

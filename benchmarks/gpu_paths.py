@@ -1,4 +1,4 @@
-"""Backward aggregation along execution paths on a GPU, against all rows being active."""
+"""Backward aggregation on a GPU along execution paths, and with all rows active."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -36,9 +36,9 @@ def path_cases(
     widths
         Columns of the gradients.
     share
-        Of the nodes that are trained on.
+        Share of training nodes.
     device
-        The GPU, with a rule for group sizes.
+        The GPU, with its rule for group sizes.
     repeat
         Counted rounds.
     """

@@ -1,4 +1,4 @@
-"""The peers of the GPU benchmark, each where it is installed."""
+"""The peers of the GPU benchmark, if they are installed."""
 
 import ctypes
 import warnings
@@ -14,7 +14,7 @@ from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
 
 __all__ = ["CusparseMatrix", "attention_peers", "product_peers"]
 
-# Numbers of cuSPARSE's header.
+# Constants of cuSPARSE's header.
 _INT32, _BY_ROWS, _FLOAT32, _REAL = 2, 2, 0, {4: 0, 2: 14}
 _TYPES = {4: torch.float32, 2: torch.bfloat16}
 _ALGORITHMS = {"cusparse_default": 0, "cusparse_csr2": 6, "cusparse_csr3": 12}
@@ -23,9 +23,9 @@ _ALGORITHMS = {"cusparse_default": 0, "cusparse_csr2": 6, "cusparse_csr3": 12}
 def product_peers(
     matrix: Matrix, x: DeviceArray, out: DeviceArray
 ) -> dict[str, Callable[[], object]]:
-    """Return weighted products of libraries: what writes ``A @ x`` to `out`, or returns it.
+    """Return weighted products of libraries, which write ``A @ x`` to `out` or return it.
 
-    `x` and `out` are float32, or bfloat16 as uint16, and so are the values then.
+    `x`, `out` and the values are float32, or bfloat16 as uint16.
     """
     cupy, shape = load_cupy(), (matrix.num_nodes, matrix.num_nodes)
     pattern = [cupy.asarray(each.astype("int32")) for each in (matrix.indptr, matrix.indices)]
@@ -52,7 +52,7 @@ def product_peers(
 def attention_peers(
     matrix: Matrix, operands: list[torch.Tensor], heads: int
 ) -> dict[str, Callable[[], object]]:
-    """Return torch-geometric's GATConv, forward and backward, on the operands of ours."""
+    """Return torch-geometric's GATConv, forward and backward, on our operands."""
     from torch_geometric.nn import GATConv  # noqa: PLC0415  (only where it is installed)
 
     x, weight, source, target, grad = operands
@@ -82,12 +82,12 @@ def attention_peers(
 
 
 class CusparseMatrix:
-    """A CSR matrix that cuSPARSE multiplies as fast as it can: by rows, prepared, buffers kept.
+    """A CSR matrix for cuSPARSE's fastest products: row-major, preprocessed, with kept buffers.
 
     Parameters
     ----------
     indptr, indices
-        ``(m + 1,)`` and ``(nnz,)`` int32 of the device.
+        ``(m + 1,)`` and ``(nnz,)`` int32 in device memory.
     values
         ``(nnz,)`` float32 or, as uint16, bfloat16; the dense matrices have the same type.
     shape
@@ -101,7 +101,7 @@ class CusparseMatrix:
         values: DeviceArray,
         shape: tuple[int, int],
     ) -> None:
-        # Torch has loaded it.
+        # Torch has already loaded the library.
         self._library = ctypes.CDLL("libcusparse.so.12")
         self._handle, self._matrix = ctypes.c_void_p(), ctypes.c_void_p()
         self._held: list[DeviceArray] = [indptr, indices, values]
@@ -113,14 +113,14 @@ class CusparseMatrix:
         self._call("cusparseCreateCsr", ctypes.byref(self._matrix), *sizes, *places, *kinds)
 
     def product(self, x: DeviceArray, out: DeviceArray, algorithm: int) -> Callable[[], None]:
-        """Return what writes ``A @ x`` to `out`, prepared for these arrays.
+        """Return a function that writes ``A @ x`` to `out`, preprocessed for these arrays.
 
         Parameters
         ----------
         x, out
             ``(k, w)`` and ``(m, w)``, C-contiguous, of the type of the values.
         algorithm
-            0 for cuSPARSE's choice, 6 and 12 for its second and third of CSR matrices.
+            0 for cuSPARSE's choice, 6 and 12 for its second and third CSR algorithm.
         """
         dense = [self._dense(array) for array in (x, out)]
         one, zero = ctypes.c_float(1), ctypes.c_float(0)

@@ -1,4 +1,4 @@
-"""Timing on a GPU by its own events, and what the card can do at best."""
+"""Time functions on a GPU by CUDA events, and measure the GPU's copy bandwidth."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -28,10 +28,10 @@ def interleave_on_device(
     functions
         Each issues its work on CuPy's current stream.
     warmup, repeat
-        Rounds that are not counted, and that are.
+        Rounds that are not counted, and counted rounds.
     captured
-        Calls that one CUDA graph holds, whose replay is timed: of short kernels the host takes
-        longer to issue them than the GPU to run them. 0: calls are timed as the host issues them.
+        Calls per CUDA graph, whose replay is timed: launching short kernels takes the host longer
+        than running them takes the GPU. 0: calls are launched and timed one by one.
     """
     cupy, calls = load_cupy(), max(captured, 1)
     names, seconds = list(functions), {name: list[float]() for name in functions}
@@ -53,8 +53,8 @@ def interleave_on_device(
 
 
 def _replay(function: Callable[[], object], calls: int) -> Callable[[], None]:
-    """Return what replays some calls, which have been captured."""
-    # What is made at the first call cannot be captured.
+    """Capture calls in a CUDA graph, and return a function that replays them."""
+    # Warm up: allocations and compilation of the first call cannot be captured.
     function()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -65,7 +65,7 @@ def _replay(function: Callable[[], object], calls: int) -> Callable[[], None]:
 
 
 def copy_bandwidth() -> float:
-    """Return the bytes a second that a copy inside the card's memory reads and writes."""
+    """Return the bytes per second read and written by a copy inside device memory."""
     cupy = load_cupy()
     source = cupy.zeros(_COPIED_BYTES, "uint8")
     target = cupy.empty_like(source)
@@ -84,7 +84,7 @@ def device_name() -> str:
 
 
 def device_peak_bytes(method: Callable[[], object]) -> int:
-    """Return the most memory that a call adds to what was allocated before it."""
+    """Return the peak memory that a call adds to the memory allocated before it."""
     pool = load_cupy().get_default_memory_pool()
     pool.free_all_blocks()
     torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Whole training on a GPU: with execution paths and without, and the same model's accuracy."""
+"""Whole training runs on a GPU, with and without execution paths, and their accuracy."""
 
 import json
 import subprocess
@@ -33,13 +33,13 @@ def training_cases(
     matrix
         A graph; features and labels are random, labels follow the features.
     share
-        Of the nodes that are trained on.
+        Share of training nodes.
     epochs
-        Of each run; only the last is evaluated.
+        Epochs of each run; only the last is evaluated.
     folder
-        For the store and the runs.
+        Folder of the store and the runs.
     models
-        Of `hpcgnn.nn.MODELS`.
+        Names in `hpcgnn.nn.MODELS`.
     """
     store = write_store(matrix, share, folder)
     for model in models:
@@ -86,7 +86,7 @@ def train(
 
 
 def write_store(matrix: Matrix, share: float, folder: Path) -> Path:
-    """Write the graph with random features, labels and splits; return where."""
+    """Write the graph with random features, labels and splits; return the file."""
     rng, count = np.random.default_rng(SEED), matrix.num_nodes
     labels = rng.integers(0, NUM_CLASSES, count).astype(np.int32)
     centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))

@@ -1,4 +1,4 @@
-"""Rules for the size of neighbour groups that are compared with the program's, and refitting."""
+"""Other rules for the size of neighbour groups, for comparison, and the fit of the regression."""
 
 import json
 import math
@@ -12,17 +12,17 @@ from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.groups import GroupSizeRule
 
 TIGR_SIZE = 10
-"""What Tigr chooses for all graphs."""
+"""Tigr's size for all graphs."""
 _THREAD_WORK = 1024
-"""Multiply-adds that GNNAdvisor gives to one thread."""
+"""Multiply-adds per thread in GNNAdvisor."""
 _WARP = 32
 
 
 def dimension_rule(width: int) -> int:
-    """Return GNNAdvisor's size, which looks at the width alone and not at the graph.
+    """Return GNNAdvisor's size, which depends only on the width, not on the graph.
 
-    A thread gets about 1024 multiply-adds; a group has a warp of threads side by side for widths
-    from 32 on, else half a warp.
+    A thread gets about 1024 multiply-adds; a group has a warp of threads for widths of 32 or more,
+    else half a warp.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def fit_rule(samples: Iterable[tuple[int, int, int]]) -> GroupSizeRule:
     Parameters
     ----------
     samples
-        (nodes, edges, best size) of each graph; at least four that differ in structure.
+        (nodes, edges, best size) of each graph; at least four graphs of different structure.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def fit_rule(samples: Iterable[tuple[int, int, int]]) -> GroupSizeRule:
     table = np.array(list(samples), dtype=np.float64).reshape(-1, 3)
     nodes, edges, best = table.T
     columns = np.stack([np.ones_like(nodes), nodes, edges, edges / nodes], axis=1)
-    # Nodes count in the millions, degrees in tens: equal norms keep the least squares well posed.
+    # Nodes are millions, degrees tens: columns of equal norm keep the fit well conditioned.
     norms = np.sqrt((columns**2).sum(axis=0))
     if len(table) < 4 or np.linalg.matrix_rank(columns / norms) < 4:
         raise InputError(
@@ -61,6 +61,6 @@ def fit_rule(samples: Iterable[tuple[int, int, int]]) -> GroupSizeRule:
 
 
 def save_rule(rule: GroupSizeRule, path: Path, **facts: object) -> None:
-    """Write the coefficients as JSON, with `facts` about where they come from beside them."""
+    """Write the coefficients as JSON, with `facts` about their origin."""
     known = {name: value for name, value in asdict(rule).items() if value != math.inf}
     path.write_text(json.dumps(known | facts, indent=2) + "\n")

@@ -1,8 +1,8 @@
-"""Timing that survives a busy machine: warm-up discarded, functions in turn, medians and spread.
+"""Timing that is robust on a busy machine: warm-up, functions in turn, medians and spread.
 
 `interleave` times several functions in one process, one call each in every round and in a rotating
-order, so that load, clock and caches meet them alike: ratios within a run can be trusted, seconds
-of different runs cannot. `surroundings` says where a result was measured.
+order, so that load, clock and caches affect them alike: ratios within a run can be trusted, seconds
+of different runs cannot. `surroundings` describes the machine.
 """
 
 import math
@@ -25,9 +25,9 @@ __all__ = ["Timing", "children_cpu_s", "commit", "interleave", "joules_of_host",
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of the calls of one function, and those of the processor in all threads.
+    """Elapsed seconds of the calls of one function, and processor seconds of all threads.
 
-    `joules` are of all processors of the host; none where their counters cannot be read.
+    `joules` are those of all processors of the host; empty if their counters cannot be read.
     """
 
     seconds: tuple[float, ...]
@@ -41,17 +41,17 @@ class Timing:
 
     @property
     def median_cpu_s(self) -> float:
-        """Return the median of the processor's seconds."""
+        """Return the median of the processor seconds."""
         return statistics.median(self.cpu_seconds)
 
     @property
     def median_j(self) -> float | None:
-        """Return the median of the joules; None where there are none."""
+        """Return the median of the joules; None if they were not measured."""
         return statistics.median(self.joules) if self.joules else None
 
     @property
     def spread(self) -> float:
-        """Return the distance between the quartiles over the median; 0 for a single call."""
+        """Return the interquartile distance divided by the median; 0 for a single call."""
         if len(self.seconds) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.seconds, n=4)
@@ -75,11 +75,11 @@ def interleave(
     warmup
         Rounds that are not counted.
     repeat
-        Rounds that are counted; more, up to `most`, until they have taken `least_s` seconds.
+        Least number of counted rounds; more, up to `most`, until they have taken `least_s` seconds.
     most_s
-        A function that has taken so many seconds in two or more counted rounds sits out the others.
+        A function that has taken this many seconds in two or more counted rounds skips the rest.
     folder
-        Of the counters of joules.
+        Folder of the joule counters.
     """
     names = list(functions)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -88,7 +88,7 @@ def interleave(
     joules = joules_of_host(folder)
     spent, done = 0.0, -warmup
     while done < repeat or (spent < least_s and done < most):
-        # Each call finds the caches as another function left them, a different one each round.
+        # The order rotates, so that each call finds the caches as different functions left them.
         first = done % len(names)
         for name in names[first:] + names[:first]:
             if len(seconds[name]) > 1 and sum(seconds[name]) >= most_s:
@@ -108,7 +108,7 @@ def interleave(
 
 
 def joules_of_host(folder: Path = POWERCAP) -> Callable[[], tuple[float, ...]]:
-    """Return what tells the joules that the host's processors have used; or nothing, always."""
+    """Return a function that reads the joules used by the host's processors, or an empty tuple."""
     try:
         counters = Counters(folder)
     except OSError:
@@ -117,7 +117,7 @@ def joules_of_host(folder: Path = POWERCAP) -> Callable[[], tuple[float, ...]]:
 
 
 def surroundings(*libraries: str) -> dict[str, Any]:
-    """Return commit, machine, load and the versions of those `libraries` that are installed."""
+    """Return commit, machine, load and the versions of the installed ones of `libraries`."""
     return {
         "commit": commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
@@ -127,14 +127,14 @@ def surroundings(*libraries: str) -> dict[str, Any]:
 
 
 def children_cpu_s() -> float:
-    """Return the seconds of processors of all children that have ended, and of theirs."""
+    """Return the processor seconds of all ended child processes and their descendants."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def commit() -> str:
-    """Return the commit of the working tree, marked when it has changes; `unknown` without git."""
-    # What benchmarks have written is no change of what they run.
+    """Return the commit of the working tree, marked if it has changes; `unknown` without git."""
+    # Files written by benchmarks do not change the code that they run.
     but_results = (":/", ":(top,exclude)benchmarks/results")
     try:
         named = _git("describe", "--always")

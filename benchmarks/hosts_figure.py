@@ -1,7 +1,7 @@
-"""``python -m benchmarks.hosts_figure``: draw docs/figures/hosts.svg from the results beside SAR.
+"""``python -m benchmarks.hosts_figure``: draw docs/figures/hosts.svg from the comparison with SAR.
 
-Every number comes from the table under "Four emulated hosts" of that page. The file is written
-without a library, so that a test compares it character by character.
+Every number comes from the table under "Four emulated hosts" of the results page. The file is
+written without a library, so that a test can compare it character by character.
 """
 
 import re
@@ -27,7 +27,7 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Link:
-    """A speed of the links, and the seconds an epoch of each of `ROWS`."""
+    """A link speed, and the seconds per epoch of each of `ROWS`."""
 
     speed: str
     seconds: tuple[float, ...]
@@ -46,7 +46,7 @@ def links(page: str) -> list[Link]:
 
 
 def draw(found: list[Link]) -> str:
-    """Return the figure: a group of bars for each speed of the links."""
+    """Return the figure: a group of bars for each link speed."""
     scale = (WIDTH - LEFT - 60) / max(max(each.seconds) for each in found)
     body, y = [], 52
     for link in found:

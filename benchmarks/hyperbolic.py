@@ -10,10 +10,10 @@ from hpcgnn.typing import FloatArray, GlobalIndices
 def hyperbolic(
     num_nodes: int, seed: int, mean_degree: float, exponent: float = 2.5
 ) -> GalleryGraph:
-    """Connect random points of a hyperbolic disc that are closer than its radius.
+    """Connect random points of a hyperbolic disc whose distance is below its radius.
 
-    Degrees follow a power law of `exponent` (above 2); their mean is `mean_degree` in the limit of
-    many nodes (Krioukov et al., Physical Review E 82, 2010, equations 11 to 22).
+    Degrees follow a power law with `exponent` > 2; their mean tends to `mean_degree` for many nodes
+    (Krioukov et al., Physical Review E 82, 2010, equations 11 to 22).
     """
     alpha = (exponent - 1) / 2
     share = (exponent - 1) / (exponent - 2)

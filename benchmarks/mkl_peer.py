@@ -1,9 +1,9 @@
-"""MKL's sparse product by its inspector and executor, from the pip package `mkl`.
+"""MKL's sparse product by its inspector-executor interface, from the pip package `mkl`.
 
-The handle knows the width and the number of calls before the first of them and may keep a second
-layout of the matrix. MKL looks at the maker of the processor and takes its oldest code for any but
-Intel's; `MKL(any_maker=True)` answers that question with yes, so that it takes what the processor
-can do. ``MKL_ENABLE_INSTRUCTIONS=AVX2`` in the environment keeps it from AVX-512.
+The handle knows the width and the number of calls in advance and may keep a second layout of the
+matrix. MKL checks the vendor of the processor and uses its oldest code for any but Intel's;
+`MKL(any_maker=True)` makes the check succeed, so that MKL uses all instructions of the processor.
+``MKL_ENABLE_INSTRUCTIONS=AVX2`` in the environment disables AVX-512.
 """
 
 import ctypes
@@ -32,13 +32,13 @@ MAKER = b"static int yes(void){return 1;} void *mkl_serv_get_cpu_true(void){retu
 
 
 class Description(ctypes.Structure):
-    """MKL's `matrix_descr`: kind, and triangle and diagonal, which a general matrix lacks."""
+    """MKL's `matrix_descr`: kind, triangle and diagonal (the last two unused here)."""
 
     _fields_ = [(name, ctypes.c_int) for name in ("kind", "triangle", "diagonal")]
 
 
 class MKL:
-    """The loaded library: LP64, on the threads of GNU's OpenMP."""
+    """The loaded library: LP64 interface, GNU OpenMP threads."""
 
     def __init__(self, *, any_maker: bool) -> None:
         if any_maker:
@@ -69,7 +69,7 @@ class MKL:
             self._do("s_mm", NOT_TRANSPOSED, one, handle, kind, *dense)
             return out
 
-        # MKL reads these arrays in place: the finalizer keeps them for as long as the handle.
+        # MKL reads these arrays in place: the finalizer keeps them alive as long as the handle.
         finalize(multiply, self._release, handle, (indptr, matrix, values, x))
         return multiply
 
@@ -83,7 +83,7 @@ class MKL:
 
 @cache
 def load_mkl() -> MKL:
-    """Return the library on the path that the processor can take."""
+    """Return the library, set to the best instructions of the processor."""
     return MKL(any_maker=True)
 
 
@@ -95,7 +95,7 @@ def _found() -> Path:
 
 
 def _answer_yes() -> None:
-    # Loaded first and for all to see, it stands before the function of the same name in MKL.
+    # Loaded first with global symbols, it overrides the function of the same name in MKL.
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory, "maker.so")
         words = ["cc", "-x", "c", "-shared", "-fPIC", "-o", str(library), "-"]

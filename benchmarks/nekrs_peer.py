@@ -1,15 +1,15 @@
-"""The network of nekRS-ML's distributed GNN, its own code and ours, from equal weights on one mesh.
+"""nekRS-ML's distributed GNN, in its own code and in hpcgnn, from equal weights on one mesh.
 
     python -m benchmarks.nekrs_peer STORE FOLDER [--ranks 1] [--hidden 32] [--layers 4] [--maps 5]
         [--steps 20] [--rounds 3] [--inputs u] [--targets p] [--json]
 
 FOLDER has the peer's gnn.py (3rd_party/gnn/dist-gnn of argonne-lcf/nekRS-ML), which is imported
-from there. STORE has fields at its nodes, of which the first step is learned: targets from inputs.
-Both get the same rows, edges and features of edges, and steps of Adam. Each run is a job of its
-own; runs of both take turns. The peer's ranks talk by gloo, halos by its `all_to_all`; a rank has
-the edges that end at its block of nodes, and copies of the other ends. Ours makes all of a layer
-again in the backward pass. Printed are losses, nodes a CPU second over all ranks, and the growth of
-the largest rank's memory over what it had before the first step.
+from there. STORE has node fields, of which the first step is used: targets are learned from inputs.
+Both get the same rows, edges and edge features, and steps of Adam. Each run is a job of its own;
+runs of both take turns. The peer's ranks communicate by gloo, with halo exchanges by its
+`all_to_all`; a rank has the edges that end in its block of nodes, and copies of their sources.
+Ours recomputes all of a layer in the backward pass. It prints losses, nodes per CPU second over all
+ranks, and the memory growth of the largest rank since the first step began.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class Mesh:
 
     @classmethod
     def read(cls, options: argparse.Namespace, rank: int) -> "Mesh":
-        """Return the share of a rank."""
+        """Return a rank's share of the mesh."""
         with GraphStore.open(options.store) as store:
             n, starts = store.num_nodes, store.row_starts
             starts = starts[np.arange(options.ranks + 1) * (len(starts) - 1) // options.ranks]
@@ -92,7 +92,7 @@ class Mesh:
 
 
 class Layer(nn.Module):
-    """``x_i += MLP [x_i, Σ_j (e_ij + MLP [x_j, x_i, e_ij])]``, whose e stay as they are."""
+    """``x_i += MLP [x_i, Σ_j (e_ij + MLP [x_j, x_i, e_ij])]``; the edge states e do not change."""
 
     def __init__(self, width: int, maps: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Layer(nn.Module):
 
 
 class OurNet(nn.Module):
-    """The network on operators of hpcgnn."""
+    """The network with hpcgnn's operators."""
 
     def __init__(self, mesh: Mesh, options: argparse.Namespace) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class OurNet(nn.Module):
         )
 
     def take(self, peer: nn.Module) -> None:
-        """Take the weights of the peer's network."""
+        """Copy the weights of the peer's network."""
         theirs, pairs = peer.state_dict(), []
         parts = {"node_encoder": self.nodes, "edge_encoder": self.edges, "node_decoder": self.out}
         for number, layer in enumerate(self.layers):
@@ -138,7 +138,7 @@ class OurNet(nn.Module):
             for name, each in pairs:
                 weight = theirs[f"{name}.weight"]
                 if isinstance(each, EdgeLinear):
-                    # Its targets come first.
+                    # The peer's targets come first.
                     source, target, state = weight.chunk(3, dim=1)
                     weight = torch.cat([target, source, state], dim=1)
                 each.weight.copy_(weight)
@@ -165,7 +165,7 @@ def peer_net(mesh: Mesh, options: argparse.Namespace) -> nn.Module:
 
 
 def ours(options: argparse.Namespace, rank: int) -> dict[str, Any]:
-    """Train ours on this rank."""
+    """Train our network on this rank."""
     mesh = Mesh.read(options, rank)
     with hpcgnn.open_graph(
         None,
@@ -192,7 +192,7 @@ def ours(options: argparse.Namespace, rank: int) -> dict[str, Any]:
 
 
 class Halo:
-    """What the peer's network asks for of a rank: local nodes are its own, then copies."""
+    """The halo arguments of the peer's network; local nodes are own nodes, then copies."""
 
     def __init__(self, mesh: Mesh, options: argparse.Namespace) -> None:
         size, rank = options.ranks, dist.get_rank() if options.ranks > 1 else 0
@@ -229,13 +229,13 @@ class Halo:
         return order[np.searchsorted(self.nodes, ids, sorter=order)]
 
     def rows(self, whole: Tensor) -> Tensor:
-        """Return the rows of local nodes, and room for what arrives."""
+        """Return the rows of local nodes, with space for received rows."""
         local = whole[torch.from_numpy(self.nodes)]
         return torch.cat([local, local.new_zeros(self.count - len(local), local.shape[1])])
 
 
 def peer(options: argparse.Namespace, rank: int) -> dict[str, Any]:
-    """Train the peer's on this rank."""
+    """Train the peer's network on this rank."""
     torch.set_num_threads(1)
     mesh, size = Mesh.read(options, rank), options.ranks
     if size > 1:
@@ -265,7 +265,7 @@ def measured(
     nodes: int,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Take steps of Adam; return the losses over all ranks and what they took."""
+    """Take steps of Adam; return the losses over all ranks, and time and memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     optimizer, losses = torch.optim.Adam(net.parameters(), 1e-3), []
     cpu_s = wall_s = 0.0
@@ -282,7 +282,7 @@ def measured(
         add_up(total)
         losses.append(float(total[0]))
         if step:
-            # The first makes plans and buffers.
+            # The first step makes plans and buffers.
             cpu_s += time.process_time() - began_cpu
             wall_s += time.perf_counter() - began
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
@@ -297,11 +297,11 @@ def measured(
 
 
 def run(options: argparse.Namespace, net: str, words: list[str]) -> dict[str, Any]:
-    """Run a net in a job of its own."""
+    """Run a network in a job of its own."""
     command = [sys.executable, "-m", "benchmarks.nekrs_peer", *words]
     if options.ranks > 1:
         start = ["mpiexec", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
-        # Of emulated hosts, see bench_hosts.sh.
+        # For emulated hosts, see bench_hosts.sh.
         start = [os.environ["MPIEXEC"]] if "MPIEXEC" in os.environ else start
         command = [*start, "-n", str(options.ranks), *command]
     with tempfile.TemporaryDirectory() as folder:
@@ -311,7 +311,7 @@ def run(options: argparse.Namespace, net: str, words: list[str]) -> dict[str, An
 
 
 def main() -> None:
-    """Print the medians of both."""
+    """Print the medians of both networks."""
     cli = argparse.ArgumentParser(prog="benchmarks.nekrs_peer", description=__doc__)
     cli.add_argument("store", type=Path)
     cli.add_argument("folder", type=Path)
@@ -321,7 +321,7 @@ def main() -> None:
     for name, field in (("inputs", "u"), ("targets", "p")):
         cli.add_argument(f"--{name}", type=lambda words: words.split(","), default=[field])
     cli.add_argument("--worker", default="")
-    cli.add_argument("--meeting", default="", help="a file that the peer's ranks meet by")
+    cli.add_argument("--meeting", default="", help="rendezvous file of the peer's ranks")
     cli.add_argument("--json", action="store_true", help="one line of JSON each")
     options = cli.parse_args()
     options.rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))

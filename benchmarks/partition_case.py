@@ -1,10 +1,10 @@
-"""One partitioner on one graph, in a process of its own so that its peak memory is known.
+"""Run one partitioner on one graph, in its own process to measure its peak memory.
 
 ``python -m benchmarks.partition_case FILE.npz PARTS METHOD SEED LIMIT JOINT`` prints JSON.
 Methods: metis, metis-volume, kaminpar, mtkahypar (the peers' Python wheels, one thread), and
 volume:OBJECTIVE or volume-fast:OBJECTIVE. Seconds are CPU seconds of the partitioner's own call:
-converting the graph for a peer does not count. The process ends after LIMIT CPU seconds in all.
-Rows of the joint exchange are counted where JOINT is True.
+converting the graph for a peer does not count. The process ends after LIMIT CPU seconds in total.
+Rows of the joint exchange are counted if JOINT is True.
 """
 
 import json
@@ -55,7 +55,7 @@ def result(graph: CSRGraph, part: np.ndarray, num_parts: int) -> dict[str, Any]:
 
 
 def prepare(graph: CSRGraph, num_parts: int, method: str, seed: int) -> Run:
-    """Return the call that is timed."""
+    """Return the call to time."""
     name, _, objective = method.partition(":")
     if name == "metis":
         return lambda: metis(seed, IMBALANCE)(graph, num_parts).part

@@ -1,9 +1,9 @@
-"""Where the memory and the time of the partitioner by volume on many ranks go, step by step.
+"""Memory and time of the distributed volume partitioner, step by step.
 
-``mpiexec -n P python -m benchmarks.partition_memory STORE PARTS SEED`` prints for every step its
-peak, what is held after it (both above what the ranks hold before they read, summed over the ranks,
-in bytes a non-zero), and CPU microseconds a non-zero of all ranks, their waiting included. Preset
-`fast`, objective max_send; the last lines have a hash of the parts, what they cost, and the sums.
+``mpiexec -n P python -m benchmarks.partition_memory STORE PARTS SEED`` prints, for every step, its
+peak memory and the memory held after it (both above that before reading, summed over the ranks, in
+bytes per non-zero), and CPU microseconds per non-zero of all ranks, including waiting. Preset
+`fast`, objective max_send; the last lines have a hash of the parts, their cost, and the sums.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
 
 
 class Steps:
-    """Peaks, what is held, and CPU seconds of this rank, by step."""
+    """Peak memory, held memory and CPU seconds of this rank, by step."""
 
     def __init__(self) -> None:
         self._base, self._cpu = resident_bytes(), time.process_time()
@@ -41,7 +41,7 @@ class Steps:
         Path("/proc/self/clear_refs").write_text("5")
 
     def end(self, name: str) -> None:
-        """Note what the step that ends here took."""
+        """Record the time and memory of the step that ends here."""
         cpu = time.process_time()
         held = resident_bytes() - self._base
         self.found.append((name, peak_bytes() - self._base, held, cpu - self._cpu))
@@ -49,7 +49,7 @@ class Steps:
         self._cpu = time.process_time()
 
     def watch(self, owner: Any, name: str) -> None:
-        """Make function `name` of `owner` a step, and what lies before it another."""
+        """Make function `name` of `owner` a step, and the code before it another step."""
         step = getattr(owner, name)
 
         def watched(*arguments: Any, **options: Any) -> Any:

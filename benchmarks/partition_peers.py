@@ -1,9 +1,9 @@
-"""The peers that partition on many ranks: PT-Scotch, and Zoltan's hypergraph partitioner.
+"""Distributed peer partitioners: PT-Scotch, and Zoltan's hypergraph partitioner.
 
 Their shared libraries (Debian: libptscotch-7.0, libscotch-7.0, libtrilinos-zoltan-13.2) are called
-through ctypes, and must be where the loader looks (LD_LIBRARY_PATH). They are built with another
-Open MPI than the one at work, of the same ABI: libmpi.so.40. Packages need not be installed;
-``dpkg-deb -x`` into any folder does.
+through ctypes, and must be on the loader's path (LD_LIBRARY_PATH). They may be built with another
+Open MPI than the running one if it has the same ABI, libmpi.so.40. Packages need not be installed;
+extracting them with ``dpkg-deb -x`` is enough.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ Peer = Callable[[Communicator, BlockRow, np.ndarray, int, int, float], np.ndarra
 
 
 def library(name: str) -> Any:
-    """Load a library that finds the MPI library that is there already."""
+    """Load a library, which then uses the MPI library that is already loaded."""
     ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
 
@@ -48,7 +48,7 @@ def handle(comm: Communicator) -> c_void_p:
 def ptscotch(
     comm: Communicator, rows: BlockRow, weights: np.ndarray, parts: int, seed: int, imbalance: float
 ) -> np.ndarray:
-    """Return the part of each own row by the fewest cut edges; a symmetric pattern."""
+    """Return the part of each own row of a symmetric pattern, minimising cut edges."""
     for name in ("libscotcherr-7.0.so", "libscotch-7.0.so", "libptscotcherr-7.0.so"):
         library(name)
     lib = library("libptscotch-7.0.so")
@@ -89,9 +89,9 @@ def ptscotch(
 def zoltan(
     comm: Communicator, rows: BlockRow, weights: np.ndarray, parts: int, seed: int, imbalance: float
 ) -> np.ndarray:
-    """Return the part of each own row by the fewest rows in all; a symmetric pattern.
+    """Return the part of each own row of a symmetric pattern, minimising total rows.
 
-    A hyperedge is a row with its own node: the parts that read the node, and the one that owns it.
+    The hyperedge of a node holds its neighbours and itself: its readers, and its owner.
     """
     lib = library("libtrilinos_zoltan.so.13.2")
     row_map = rows.row_map
@@ -117,7 +117,7 @@ def zoltan(
         _: Any, __: int, n: int, ____: int, ___: int, e: Any, at: Any, p: Any, error: Any
     ) -> None:
         fill(e, own)
-        # Each row behind its own node.
+        # A node, then its row.
         fill(at, rows.indptr[:-1] + np.arange(n))
         fill(p, np.insert(rows.columns, rows.indptr[:-1], own))
         error[0] = _ZOLTAN_OK

@@ -1,4 +1,4 @@
-"""The partitioner by volume on many ranks, on one graph: rows, seconds, memory.
+"""The distributed volume partitioner on one graph: rows, seconds, memory.
 
 ``mpiexec -n P python -m benchmarks.partition_ranks FILE.npz PARTS METHOD SEED`` prints JSON on rank
 0. METHOD is volume:OBJECTIVE, volume-fast:OBJECTIVE, or a peer: ptscotch, zoltan (partition_peers).
@@ -62,7 +62,7 @@ def main() -> None:
         graph = CSRGraph(arrays["indptr"], arrays["indices"], arrays["indptr"].size - 1)
         counted = result(graph, np.concatenate(parts_of_all), terms.num_parts)
         if name not in PEERS and objective != "joint":
-            # The loads that refinement compares are those that the metrics count.
+            # The loads that refinement compares must equal those of the metrics.
             most = found.counts.loads.max(axis=0).tolist()
             assert most == [counted["max_send_rows"], counted["max_recv_rows"]]
         figures = {"seconds": cpu, "wall_s": seconds, "start_wall_s": started}

@@ -1,4 +1,4 @@
-"""What one epoch of a traced run moved and took, forward and backward pass apart."""
+"""Traffic and time of an epoch of a traced run, for the forward and backward pass separately."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ __all__ = ["PASSES", "PassTotals", "pass_totals"]
 PASSES = ("forward", "backward")
 COMMUNICATION = frozenset({"exchange", "wait"})
 AGGREGATION = COMMUNICATION | {"interior", "boundary"}
-"""Phases of a product; their spans inside a pass make its aggregation."""
+"""Phases of a product; their spans inside a pass are its aggregation."""
 
 _NANO = 1e-9
 
@@ -29,10 +29,10 @@ class PassTotals:
     sent
         (products, ranks, ranks) bytes that each rank sends to each in every product.
     row_bytes
-        (products,) bytes of one row that travelled; 0 where none did.
+        (products,) bytes of one sent row; 0 if none was sent.
     aggregation_s, communication_s
-        Median over epochs of the slowest rank's seconds in products, and of those in which it
-        packed, sent or waited.
+        Median over epochs of the slowest rank's seconds in products, and of its seconds of packing,
+        sending and waiting.
     """
 
     sent: NDArray[np.int64]
@@ -41,10 +41,10 @@ class PassTotals:
     communication_s: float
 
     def link_bytes(self, hosts: Sequence[str]) -> int:
-        """Return the bytes over the busiest link, product by product.
+        """Return the bytes over the busiest link, summed over products.
 
-        A link carries what a host sends, and the other way what it receives; products follow each
-        other, so the time of a pass is at least that of these bytes. `hosts` names each rank's.
+        A link carries a host's sent bytes one way and its received bytes the other way. Products
+        follow each other, so these bytes bound the time of a pass. `hosts` has a name per rank.
         """
         names = sorted(set(hosts))
         on_host = np.array([[host == name for host in hosts] for name in names], np.int64)
@@ -54,12 +54,12 @@ class PassTotals:
 
 
 def pass_totals(run: Run) -> dict[str, PassTotals]:
-    """Return the totals of each pass; the first epoch, which builds things, is left out.
+    """Return the totals of each pass, without the first epoch, which builds buffers.
 
     Raises
     ------
     InputError
-        When the run has no trace.
+        If the run has no trace.
     """
     traces = run.traces()
     return {name: _totals([_epochs(trace, name) for trace in traces]) for name in PASSES}
@@ -100,7 +100,7 @@ def _totals(ranks: Sequence[dict[int, list[SpanRecord]]]) -> PassTotals:
 
 
 def _products(spans: Sequence[SpanRecord]) -> Iterator[list[SpanRecord]]:
-    """Yield the exchange spans of each product; all that start before a wait belong together."""
+    """Yield the exchange spans of each product: all those that start before its wait."""
     product: list[SpanRecord] = []
     for span in spans:
         if span.phase == "exchange":

@@ -1,10 +1,10 @@
-"""Whole models in the layers of other libraries, with the weights of one of ours.
+"""Whole models built from the layers of other libraries, with the weights of our models.
 
-A peer is a function from a `Network` to a module that takes the features and gives the logits:
-``pyg`` is torch-geometric as installed, on a list of edges; ``pyg_csr`` the same on matrices that
-are made once, ``pyg_compiled`` through torch.compile; ``dgl`` is DGL on int32 graphs; ``mkl`` is
-plain torch with MKL's product of a sparse and a dense matrix, with transposes that are kept (as
-iSpLib keeps them) and the cheaper order of every pair of products.
+A peer is a function from a `Network` to a module that maps features to logits: ``pyg`` is
+torch-geometric as installed, on a list of edges; ``pyg_csr`` the same on matrices built once,
+``pyg_compiled`` through torch.compile; ``dgl`` is DGL on int32 graphs; ``mkl`` is plain torch with
+MKL's sparse-dense product, stored transposes (as in iSpLib) and the cheaper order of every pair of
+products.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ __all__ = ["MODULES", "PEERS", "Network", "with_loops"]
 
 CPU = torch.device("cpu")
 MODULES = {"pyg": "torch_geometric", "dgl": "dgl", "mkl": "torch"}
-"""The first word of a peer's name to what has to be installed."""
+"""The first word of a peer's name to the packages that it needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +37,19 @@ class Network:
     model
         gcn, sage, gat, gin or rgcn.
     widths
-        Of the features, of each hidden layer, and of the logits.
+        Widths of the features, of each hidden layer, and of the logits.
     heads
-        Of attention: side by side in hidden layers, averaged in the last.
+        Attention heads: concatenated in hidden layers, averaged in the last.
     matrix
         A symmetric pattern: row i has the nodes that node i aggregates. GCN and GAT add loops.
     relations
-        (entries,) the relation of each entry, for rgcn, and how many there are.
+        (entries,) the relation of each entry, for rgcn, and the number of relations.
     weights
         ``state_dict`` of our model; empty: each library draws its own.
     threads
-        That DGL is to use.
+        Number of threads for DGL.
     place, dtype
-        Of the tensors that belong to the graph.
+        Device and dtype of the graph's tensors.
     """
 
     model: str
@@ -71,7 +71,7 @@ class Network:
         """Return (2, entries) int64 sources and targets, sorted by one of them."""
         rows = np.repeat(np.arange(matrix.num_nodes), np.diff(matrix.indptr))
         ends = [matrix.indices.astype(np.int64), rows]
-        # The pattern is symmetric: an entry's mirror image is an entry as well.
+        # The pattern is symmetric: the transpose of an entry is an entry as well.
         return torch.from_numpy(np.stack(ends if by_target else ends[::-1])).to(self.place)
 
     def by_relation(self) -> list[Matrix]:
@@ -90,12 +90,12 @@ class Network:
         return found
 
     def head_width(self, place: int) -> int:
-        """Return the columns of a head of a layer."""
+        """Return the columns of a head in a layer."""
         out = self.widths[place + 1]
         return out if self.is_last(place) else out // self.heads
 
     def is_last(self, place: int) -> bool:
-        """Tell whether a layer gives the logits."""
+        """Return whether a layer is the last one, whose output is the logits."""
         return place == len(self.widths) - 2
 
 
@@ -103,7 +103,7 @@ Peer: TypeAlias = Callable[[Network], nn.Module]
 
 
 class Stack(nn.Module):
-    """Layers with rectifiers between them; `apply` calls one with its place and its input."""
+    """Layers with ReLUs between them; `apply` calls a layer with its index and its input."""
 
     def __init__(self, layers: list[nn.Module], call: Callable[[int, Any, Any], Tensor]) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Stack(nn.Module):
 
 
 def with_loops(matrix: Matrix) -> Matrix:
-    """Return the pattern with all loops, and ones as values."""
+    """Return the pattern with all self loops, and ones as values."""
     shape = (matrix.num_nodes, matrix.num_nodes)
     ones = np.ones(matrix.indices.size, np.float32)
     pattern = sparse.csr_matrix((ones, matrix.indices, matrix.indptr), shape=shape)
@@ -130,7 +130,7 @@ def with_loops(matrix: Matrix) -> Matrix:
 
 
 def with_values(matrix: Matrix, left: float, right: float) -> Matrix:
-    """Return the pattern with degrees to these powers as factors of rows and columns."""
+    """Return the pattern with values of row and column degrees to the powers `left`, `right`."""
     degrees = np.maximum(np.diff(matrix.indptr), 1).astype(np.float64)
     rows = np.repeat(degrees**left, np.diff(matrix.indptr))
     values = (rows * degrees[matrix.indices] ** right).astype(np.float32)
@@ -146,7 +146,7 @@ def csr(network: Network, matrix: Matrix) -> Tensor:
     return torch_csr_matrix(matrix, matrix.values).to(network.place, network.dtype)
 
 
-# Names of tensors of a layer to those of ours; "T" transposes, "[None]" adds a dimension.
+# Names of a layer's tensors to those of our layer; "T" transposes, "[None]" adds a dimension.
 _PYG = {
     "gcn": {"lin.weight": "linear.weight", "bias": "bias"},
     "sage": {
@@ -198,7 +198,7 @@ _FORMS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def loaded(network: Network, stack: Stack, names: Mapping[str, str]) -> Stack:
-    """Return the stack on the network's device, with the weights of ours where they are known."""
+    """Return the stack on the network's device, with our weights if the network has them."""
     stack = stack.to(network.place, network.dtype)
     for place, layer in enumerate(stack.layers):
         if not network.weights:
@@ -220,12 +220,12 @@ def perceptron(network: Network, in_width: int, out_width: int) -> nn.Sequential
 
 
 def pyg(network: Network) -> nn.Module:
-    """torch-geometric as installed: a list of edges, all settings at their defaults."""
+    """torch-geometric as installed: a list of edges, default settings."""
     from torch_geometric import nn as conv  # noqa: PLC0415  (only where it is installed)
 
     edges, more = network.edges(network.matrix, by_target=False), ()
     if network.relations is not None:
-        # Both directions of an edge have one relation, and entries are sorted by their row.
+        # Both directions of an edge have the same relation, and entries are sorted by row.
         more = (torch.from_numpy(network.relations[0].astype(np.int64)),)
     layers = [_pyg_layer(conv, network, place) for place in range(len(network.shapes))]
     stack = Stack(layers, lambda _, layer, x: layer(x, edges, *more))
@@ -248,7 +248,7 @@ def _pyg_layer(conv: Any, network: Network, place: int, **how: Any) -> Any:
 
 
 def pyg_csr(network: Network) -> nn.Module:
-    """torch-geometric on CSR matrices of torch, made once; attention on edges with loops."""
+    """torch-geometric on torch CSR matrices built once; attention on edges with loops."""
     from torch_geometric import nn as conv  # noqa: PLC0415  (only where it is installed)
 
     model, places = network.model, range(len(network.shapes))
@@ -275,7 +275,7 @@ class _ByRelation(nn.Module):
         self.own, self.layers = nn.Linear(in_width, out_width), nn.ModuleList(layers)
 
     def take(self, network: Network, place: int, named: str, *, turned: bool) -> None:
-        """Take the weights of our layer; those of relations are called `named`."""
+        """Copy the weights of our layer; those of relations are called `named`."""
         if network.weights:
             ours = {
                 name: network.weights[f"layers.{place}.{name}"]
@@ -307,7 +307,7 @@ def _pyg_by_relation(conv: Any, network: Network) -> nn.Module:
 
 
 def pyg_compiled(network: Network) -> nn.Module:
-    """torch-geometric on a list of edges through torch.compile; loops and weights made once."""
+    """torch-geometric on a list of edges through torch.compile; loops and weights built once."""
     from torch_geometric import nn as conv  # noqa: PLC0415  (only where it is installed)
 
     model, matrix, more, how = network.model, network.matrix, (), {}
@@ -328,7 +328,7 @@ def pyg_compiled(network: Network) -> nn.Module:
 
 
 class _Biased(nn.Module):
-    """DGL's attention with one bias for the row, added to the heads side by side or their mean."""
+    """DGL's attention with one bias per row, added to the concatenation or mean of the heads."""
 
     def __init__(self, conv: nn.Module, width: int, *, average: bool) -> None:
         super().__init__()
@@ -342,13 +342,13 @@ class _Biased(nn.Module):
 
 
 def dgl(network: Network) -> nn.Module:
-    """DGL with int32 ids and all formats of the graph made once; a product for each relation."""
+    """DGL with int32 ids and all graph formats built once; one product per relation."""
     library = import_dgl()
     library.utils.set_num_threads(network.threads)
     model, conv = network.model, library.nn
 
     def graph_of(matrix: Matrix) -> Any:
-        # Its attention wants numbers of edges, which it only makes of lists.
+        # Its attention needs edge ids, which it only creates from edge lists.
         given: Any = tuple(network.edges(matrix))
         if model != "gat":
             parts = torch.from_numpy(matrix.indptr), torch.from_numpy(matrix.indices).long()
@@ -397,7 +397,7 @@ def dgl(network: Network) -> nn.Module:
 
 
 class _Product(torch.autograd.Function):
-    """``A X`` of a constant sparse A, whose transpose is there."""
+    """``A X`` of a constant sparse A with a stored transpose."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
@@ -411,14 +411,14 @@ class _Product(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A constant sparse matrix and its transpose, CSR of torch with int32 indices."""
+    """A constant sparse matrix and its transpose, as torch CSR with int32 indices."""
 
     matrix: Tensor
     transposed: Tensor
 
     @classmethod
     def of(cls, matrix: Any, dtype: torch.dtype) -> "SparseMatrix":
-        """Return a SciPy matrix in this form."""
+        """Convert a SciPy matrix."""
         parts = [matrix.tocsr(), matrix.T.tocsr()]
         return cls(*(_torch_csr(each).to(dtype) for each in parts))
 
@@ -444,17 +444,17 @@ def _mapped(x: Tensor | SparseMatrix, weight: Tensor) -> Tensor:
 
 
 def _aggregated(matrix: SparseMatrix, x: Tensor | SparseMatrix, weight: Tensor) -> Tensor:
-    """Return ``A X Wᵀ``, the narrower product with A."""
+    """Return ``A X Wᵀ`` in the order that multiplies A with the narrower matrix."""
     if isinstance(x, SparseMatrix) or weight.shape[0] <= weight.shape[1]:
         return matrix.times(_mapped(x, weight))
     return functional.linear(matrix.times(x), weight)
 
 
 def mkl(network: Network) -> nn.Module:
-    """Plain torch: MKL multiplies with the sparse matrices, of which features may be one."""
+    """Plain torch, with MKL for products with sparse matrices, which may include the features."""
     model, graph = network.model, network.matrix
     if model == "gat":
-        raise ValueError("MKL has no products with attention")
+        raise ValueError("MKL does not support attention")
     matrices = {
         "gcn": lambda: [normalised(graph)],
         "sage": lambda: [with_values(graph, -1, 0)],

@@ -1,4 +1,4 @@
-"""A block of MeshGraphNet as users of torch-geometric write it, to run beside ours."""
+"""A block of MeshGraphNet as a torch-geometric user would write it, for comparison with ours."""
 
 import torch
 from torch import Tensor, nn
@@ -23,5 +23,5 @@ class PlainBlock(MessagePassing):
         return states + self.edge(torch.cat([x_i, x_j, states], dim=1))
 
     def message(self, states: Tensor) -> Tensor:
-        """Return what is summed."""
+        """Return the messages to sum."""
         return states

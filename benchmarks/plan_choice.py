@@ -1,13 +1,12 @@
-"""Compare what ``hpcgnn plan`` recommends with what is measured fastest.
+"""Compare the recommendation of ``hpcgnn plan`` with the fastest measured choice.
 
     python -m benchmarks.plan_choice [--graphs a,b] [--epochs 30] [--json]
 
-On each graph four questions: which exchange on two and on four ranks, which schedule on two, and
-how many copies of block rows on four. Each is planned. Then one launch trains all its choices, an
-epoch of each in turn, so that load meets them alike. The seconds of an epoch are those of the
-slowest rank, without those in which its thread waited for a core that others had; a choice has
-their lower quartile, and the planned one is right within 5 % of the least. mpiexec, or what
-MPIEXEC says, starts the ranks.
+There are four questions for each graph: which exchange on two and on four ranks, which schedule on
+two, and how many copies of block rows on four. Each is planned. Then one launch trains all choices,
+an epoch of each in turn, so that load affects them alike. The seconds of an epoch are those of the
+slowest rank, without the time in which its thread waited for a busy core. The lower quartile
+counts, and a recommendation is right within 5 % of the minimum. MPIEXEC or mpiexec starts ranks.
 """
 
 import argparse
@@ -56,7 +55,7 @@ EQUAL = 0.05
 
 
 def run(module: str, *words: str, ranks: int = 0) -> str:
-    """Return what a module prints."""
+    """Return the output of a module."""
     start = [*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", str(ranks)] if ranks else []
     command = [*start, sys.executable, "-m", module, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -66,7 +65,7 @@ def run(module: str, *words: str, ranks: int = 0) -> str:
 
 
 def epoch_of(graph: hpcgnn.Graph) -> Callable[[int], None]:
-    """Return what trains an epoch, by its number."""
+    """Return a function that trains an epoch, given its number."""
     model = graph.make_model(seed=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
@@ -97,14 +96,14 @@ def measure(store: str, choices: Sequence[dict[str, Any]], epochs: int) -> None:
                 began = time.perf_counter() - waited_for_core()
                 epoch(number)
                 seconds[number, place] = time.perf_counter() - waited_for_core() - began
-        # The first ones make buffers.
+        # The first epochs allocate buffers.
         slowest = np.max(comm.allgather(seconds[2:]), axis=0)
     if comm.rank == 0:
         print_json(np.quantile(slowest, 0.25, axis=0).tolist())
 
 
 def answer(store: Path, question: Sequence[str], epochs: int) -> dict[str, Any]:
-    """Return what is planned and measured of the choices of a question."""
+    """Return the planned and measured results of the choices of a question."""
     settings = (f"graph.store={store}", "run.threads=1")
     planned = json.loads(run("hpcgnn", "plan", *settings, *question, "--json", "-q"))
     keys = ("exchange", "schedule", "replication")
@@ -124,10 +123,10 @@ def answer(store: Path, question: Sequence[str], epochs: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Plan, measure, compare, print."""
+    """Plan, measure, compare and print."""
     cli = argparse.ArgumentParser(prog="python -m benchmarks.plan_choice")
     cli.add_argument("--graphs", default=",".join(GRAPHS), help="(default: %(default)s)")
-    cli.add_argument("--epochs", type=int, default=30, help="of each choice (default: 30)")
+    cli.add_argument("--epochs", type=int, default=30, help="epochs of each choice (default: 30)")
     cli.add_argument("--json", action="store_true")
     cli.add_argument("--store", help=argparse.SUPPRESS)
     cli.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)

@@ -1,6 +1,6 @@
-"""Modules of torch-geometric for one process: of its `nn.models`, and its examples written anew.
+"""Single-process torch-geometric modules: from its `nn.models`, and its examples rewritten.
 
-They take what `hpcgnn train model.name=pyg:benchmarks.pyg_modules:NAME` gives, and know of no rank.
+They have the arguments of `hpcgnn train model.name=pyg:benchmarks.pyg_modules:NAME`, but no ranks.
 """
 
 from typing import Any
@@ -27,11 +27,11 @@ from torch_geometric.nn import (
 )
 
 DEGREES = torch.bincount(torch.arange(40))
-"""Nodes by degree, as PNA scales by; every module has the same."""
+"""Number of nodes by degree, for PNA's scalers; the same for every module."""
 
 
 class Norms(PNA):
-    """PNA of three aggregations and scalers."""
+    """PNA with three aggregations and three scalers."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Norms(PNA):
 
 
 class Steps(nn.Module):
-    """Layers that take rows and edges, with dropout in front of each and `act` between them."""
+    """Layers on rows and edges, with dropout before each and `act` between them."""
 
     def __init__(self, layers: list[nn.Module], dropout: float, act: Any = functional.relu) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Steps(nn.Module):
 
 
 class Predicts(Steps):
-    """APPNP: two maps, and then the steps that hand results on."""
+    """APPNP: two linear maps, then propagation steps."""
 
     def __init__(
         self, in_channels: int, hidden_channels: int, out_channels: int, dropout: float
@@ -84,7 +84,7 @@ class Predicts(Steps):
 
 
 class Simple(Steps):
-    """SGC: powers of the adjacency matrix and one map."""
+    """SGC: a power of the adjacency matrix and one linear map."""
 
     def __init__(self, in_channels: int, out_channels: int, dropout: float) -> None:
         super().__init__([SGConv(in_channels, out_channels, K=2)], dropout)
@@ -115,7 +115,7 @@ class Powers(Steps):
 
 
 class Cosines(Steps):
-    """AGNN: attention by the cosine of rows, between two maps."""
+    """AGNN: attention by the cosine of rows, between two linear maps."""
 
     def __init__(
         self, in_channels: int, hidden_channels: int, out_channels: int, dropout: float
@@ -132,7 +132,7 @@ class Cosines(Steps):
 
 
 class Unified(Steps):
-    """UniMP's layers: attention by products with a gate."""
+    """UniMP's layers: dot-product attention with a gate."""
 
     def __init__(
         self, in_channels: int, hidden_channels: int, out_channels: int, dropout: float
@@ -224,4 +224,4 @@ MODULES: dict[str, type[nn.Module]] = {
     "AGNN": Cosines,
     "UniMP": Unified,
 }
-"""What torch-geometric or a paper calls a model -> its class."""
+"""Name of a model in torch-geometric or a paper -> its class."""

@@ -1,4 +1,4 @@
-"""What every result says of where it was measured."""
+"""The description of the machine and the software that every result includes."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ LIBRARIES = ("numpy", "torch", "mpi4py")
 
 
 def circumstances() -> dict[str, Any]:
-    """Return commit, machine, load and versions of the libraries that matter."""
+    """Return commit, machine, load and versions of the relevant libraries."""
     return {
         "commit": commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
@@ -26,7 +26,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit of the working tree, marked when it has changes; `unknown` without git."""
+    """Return the commit of the working tree, marked if it has changes; `unknown` without git."""
     words = ["git", "describe", "--always", "--dirty"]
     where = Path(__file__).parent
     done = subprocess.run(words, cwd=where, capture_output=True, text=True, check=False)

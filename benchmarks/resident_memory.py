@@ -1,8 +1,8 @@
-"""Train in this process, and print the memory that is resident after some epochs.
+"""Train in this process, and print the resident memory after some epochs.
 
 ``python -m benchmarks.resident_memory section.key=value ...`` prints a JSON object: epoch -> MiB of
-anonymous memory (RssAnon), for epochs 20, 100 and the last. Each is the most of the ten epochs that
-end there, one of which is evaluated: what one epoch leaves behind differs from the next one's.
+anonymous memory (RssAnon), for epochs 20, 100 and the last. Each is the maximum over the ten epochs
+that end there, one of which is evaluated, since memory after single epochs varies.
 `benchmarks.training_growth` calls it.
 """
 
@@ -23,14 +23,14 @@ WINDOW = 10
 
 
 def resident_mib() -> float:
-    """Return the anonymous memory of this process that is resident."""
+    """Return the resident anonymous memory of this process."""
     found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text("ascii"))
     assert found is not None, "Linux tells it since 4.5"
     return int(found[1]) / 1024
 
 
 def main() -> None:
-    """Train, and print what was resident."""
+    """Train, and print the resident memory."""
     resident: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         usual = [f"run.dir={folder}", "train.evaluate_every=10", "run.save_predictions=false"]

@@ -1,10 +1,10 @@
-"""Memory that a rank needs to set an exchange up, and keeps of it.
+"""Memory that a rank needs to set up an exchange, and memory that it keeps.
 
     mpiexec -n 4 python -m benchmarks.setup_memory STORE.h5
 
-All ranks are on one host unless --per-host says how many are. Of each exchange, with resident and
-with sequential products: the largest over ranks of what Python and NumPy allocate at most while it
-is made, and of what is left, beside the matrix; and what the ranks of a host share.
+All ranks count as one host unless --per-host gives the ranks of a host. For each exchange, with
+resident and with sequential products, it prints the largest over ranks of the peak allocations of
+Python and NumPy during set-up and of what remains, without the matrix, and the shared memory.
 """
 
 import argparse

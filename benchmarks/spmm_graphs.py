@@ -13,7 +13,7 @@ from hpcgnn.typing import FloatArray, LocalIndices, Offsets
 
 __all__ = ["Matrix", "aligned", "load_matrix"]
 
-# What a package needs; the other relations say what it breaks, replaces or is made from.
+# Relations to packages that a package needs; others are packages it breaks, replaces and so on.
 DEBIAN_RELATIONS = ("depends", "pre-depends", "recommends", "suggests")
 SEED = 20261121
 
@@ -32,8 +32,8 @@ class Matrix:
 def load_matrix(name: str) -> Matrix:
     """Return ``rmat:SCALE:FACTOR``, ``grid3d:N``, ``debian`` or ``STORE.h5``, symmetrised.
 
-    ``hyperbolic:NODES`` is like a web graph: hubs, and neighbours near in the order of nodes.
-    The values are random: no peer can take them for ones.
+    ``hyperbolic:NODES`` is like a web graph: it has hubs, and neighbours are near each other in the
+    order of nodes. The values are random, so no peer can treat them as ones.
     """
     pattern = (_stored(name) if name.endswith(".h5") else _made(name)).tocsr()
     pattern = (pattern + pattern.T).tocsr()

@@ -1,7 +1,7 @@
-"""The peers of the SpMM benchmark, each where it is installed.
+"""The peers of the SpMM benchmark, if they are installed.
 
-A peer is a function from a problem to a function without arguments that does the whole product and
-returns it as a NumPy array. All read the same operand; each allocates its result as it always does.
+A peer is a function from a problem to a function without arguments that computes the whole product
+and returns it as a NumPy array. All read the same operand; each allocates its result as usual.
 """
 
 import sys
@@ -25,7 +25,7 @@ __all__ = ["PEERS", "Peer", "Problem", "import_dgl", "installed_peers", "torch_c
 
 @dataclass(frozen=True)
 class Problem:
-    """One product: `values` None stands for all ones."""
+    """One product; `values` None means all ones."""
 
     matrix: Matrix
     values: FloatArray | None
@@ -34,7 +34,7 @@ class Problem:
 
     @property
     def data(self) -> FloatArray:
-        """Return the values, ones included."""
+        """Return the values, also if they are all ones."""
         return np.ones_like(self.matrix.values) if self.values is None else self.values
 
 
@@ -47,7 +47,7 @@ def installed_peers(names: list[str]) -> dict[str, Peer]:
 
 
 def installed(package: str) -> bool:
-    """Say whether a package of this name is, one without modules too."""
+    """Return whether a package is installed, even one without modules."""
     return bool(list(distributions(name=package)))
 
 
@@ -60,7 +60,7 @@ def torch_csr(problem: Problem) -> Callable[[], FloatArray]:
 
 
 def scipy_csr(problem: Problem) -> Callable[[], FloatArray]:
-    """SciPy CSR: one thread, whatever was asked for."""
+    """SciPy CSR: always one thread."""
     m = problem.matrix
     shape = (m.num_nodes, m.num_nodes)
     a = sparse.csr_matrix((problem.data, m.indices, m.indptr.astype(np.int32)), shape=shape)
@@ -93,7 +93,7 @@ def pyg_spmm(problem: Problem) -> Callable[[], FloatArray]:
 
 
 def mkl_csr(problem: Problem) -> Callable[[], FloatArray]:
-    """MKL by inspector and executor, on the best path that this processor can take."""
+    """MKL's inspector-executor interface, with the best instructions of this processor."""
     m = problem.matrix
     return load_mkl().product(m, problem.data, problem.x, problem.threads)
 
@@ -111,8 +111,8 @@ def torch_csr_matrix(m: Matrix, values: FloatArray) -> torch.Tensor:
 
 
 def import_dgl() -> Any:
-    # DGL's wheel brings a data-loading library for older versions of torch only; without it the
-    # rest works, so a module of that name keeps the import from looking for it.
+    # DGL's wheel has a data-loading library only for older versions of torch. The rest works
+    # without it, so an empty module of that name replaces the import.
     sys.modules.setdefault("dgl.graphbolt", types.ModuleType("dgl.graphbolt"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The frontier sampler by cumulative sums, built when it is needed: an oracle and a baseline."""
+"""The frontier sampler by cumulative sums, compiled at first use: an oracle and a baseline."""
 
 import ctypes
 import subprocess
@@ -18,7 +18,7 @@ SOURCE = PACKAGE / "sampling" / "tests" / "cumulative.cc"
 
 
 class SumsSampler:
-    """The compiled sampler; the library stays loaded after its file is gone."""
+    """The compiled sampler; the library stays loaded after its file is deleted."""
 
     def __init__(self) -> None:
         includes = [f"-I{PACKAGE}/sampling/src", f"-I{PACKAGE}/kernels/src"]
@@ -38,7 +38,7 @@ class SumsSampler:
     def visits(
         self, topology: Topology, walkers: int, budget: int, seed: int, number: int
     ) -> LocalIndices:
-        """Return what `FrontierSampler.visits` returns, drawn from the same distribution."""
+        """Draw visits from the same distribution as `FrontierSampler.visits`."""
         out = np.empty(budget, np.int32)
         arrays = (topology.indptr, topology.indices)
         pointers = [ctypes.c_void_p(each.ctypes.data) for each in arrays]

@@ -1,13 +1,13 @@
-"""What supernodes do to a store of program graphs: the share that fits a band, and dropped edges.
+"""Effect of supernodes on a store of program graphs: graphs that fit a band, and dropped edges.
 
     python -m benchmarks.supernodes --store PROGRAMS.h5 --json
 
-Every graph is laid out alone, with at most ``--supernodes`` of them for each block size. One JSON
-object a pair: block, supernodes, graphs, fit (share of graphs whose edges but those of supernodes
-are shorter than the block), dropped (share of edges that neither blocks nor supernodes hold, as in
-a supergraph of that graph alone), beside (share of edges beyond the blocks that supernodes hold),
-mean_supernodes of a graph, slice_share (numbers in dense rows and columns for each number in
-blocks) and ms_per_graph (processor time of the layout).
+Every graph is laid out alone, with at most ``--supernodes`` supernodes for each block size. One
+JSON object per pair: block, supernodes, graphs, fit (share of graphs whose edges, except those of
+supernodes, are shorter than the block), dropped (share of edges held by neither blocks nor
+supernodes, as in a supergraph of that graph alone), beside (share of edges outside the blocks that
+supernodes hold), mean_supernodes of a graph, slice_share (numbers in dense rows and columns per
+number in blocks) and ms_per_graph (processor time of the layout).
 """
 
 import time
@@ -38,11 +38,11 @@ COLUMNS: Columns = {
 
 def main(comm: Communicator) -> int:
     cli = CommandParser(prog="python -m benchmarks.supernodes", description=__doc__)
-    cli.add_argument("--store", type=Path, required=True, help="of hpcgnn.convert programs")
+    cli.add_argument("--store", type=Path, required=True, help="from hpcgnn.convert programs")
     cli.add_argument("--blocks", type=_integers, default="128,256,512,1024", metavar="S,...")
     cli.add_argument("--supernodes", type=_integers, default="0,1,2,4,8,16", metavar="R,...")
-    cli.add_argument("--every", type=int, default=1, help="take each so manieth graph (default: 1)")
-    cli.add_argument("--json", action="store_true", help="one JSON object a pair")
+    cli.add_argument("--every", type=int, default=1, help="take every N-th graph (default: 1)")
+    cli.add_argument("--json", action="store_true", help="one JSON object per pair")
     options = cli.parse_args()
     if comm.rank == 0:
         with InstanceStore.open(options.store) as store:

@@ -1,4 +1,4 @@
-"""The graphs of the table of peers: made of `table_graphs.toml`, as stores and as arrays."""
+"""The graphs of the table of peers, made from `table_graphs.toml` as stores and arrays."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from hpcgnn.storage import GraphArrays, Split, store_from_arrays
 __all__ = ["RELATIONS", "TableGraph", "make_graph", "names", "open_graph"]
 
 RELATIONS = 4
-"""Of R-GCN; drawn for an edge where the graph has none."""
+"""Number of relations for R-GCN, drawn at random for graphs without relations."""
 SPARSE_UP_TO = 0.12
 """The density up to which `hpcgnn convert` keeps features sparse."""
 _CLOSE, _TRIES = 0.005, 12
@@ -28,10 +28,10 @@ _DESCRIPTIONS = Path(__file__).with_name("table_graphs.toml")
 
 @dataclass(frozen=True, eq=False)
 class TableGraph:
-    """A graph with what its nodes have.
+    """A graph with features and labels.
 
-    `features` are (N, F) float32, as CSR of SciPy where few are not zero; `labels` (N,) classes or
-    (N, C) zeros and ones; `relations` (entries,) uint8, equal for both directions of an edge;
+    `features` are (N, F) float32, as SciPy CSR if few are non-zero; `labels` are (N,) classes or
+    (N, C) zeros and ones; `relations` (entries,) uint8 are equal for both directions of an edge;
     `store` is the file that hpcgnn reads.
     """
 
@@ -49,7 +49,7 @@ class TableGraph:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of what every epoch reads: neighbours in 4 bytes, features, and labels."""
+        """Bytes of the inputs of an epoch: neighbours in 4 bytes, features, and labels."""
         x = self.features
         kept = (x.data, x.indices, x.indptr) if sparse.issparse(x) else (x,)
         return sum(a.nbytes for a in (self.matrix.indptr, self.matrix.indices, self.labels, *kept))
@@ -73,7 +73,7 @@ def _folder(name: str, folder: Path) -> Path:
 
 
 def make_graph(name: str, folder: Path) -> None:
-    """Write a graph where it is not there yet."""
+    """Write a graph if it does not exist yet."""
     where = _folder(name, folder)
     if (where / "arrays.npz").exists():
         return
@@ -101,7 +101,7 @@ def make_graph(name: str, folder: Path) -> None:
 
 
 def open_graph(name: str, folder: Path) -> TableGraph:
-    """Return a graph that has been made."""
+    """Return a graph written by `make_graph`."""
     where = _folder(name, folder)
     with np.load(where / "arrays.npz") as found:
         parts = {key: found[key] for key in found.files}
@@ -156,18 +156,18 @@ def _drawn(about: dict[str, Any]) -> Any:
         found = graph.src.size
         if abs(found - wanted) <= _CLOSE * wanted:
             break
-        # Edges that are drawn twice count once.
+        # Edges drawn twice count once.
         degree *= wanted / found
     return graph.to_scipy()
 
 
 def _debian() -> Any:
-    """Return a pattern whose values are numbers of relations from 1 on."""
+    """Return a pattern whose values are relation numbers, from 1."""
     graph, total = debian_packages(), None
     for number, relation in enumerate(DEBIAN_RELATIONS, start=1):
         part = graph.to_scipy(relation)
         part = ((part + part.T) != 0).astype(np.int64) * number
-        # An edge of several relations counts as one of the first.
+        # An edge in several relations belongs to the first of them.
         total = part if total is None else total + part - part.multiply(total != 0)
     total = sparse.csr_matrix(total)
     total.setdiag(0)

@@ -1,11 +1,10 @@
-"""Cache misses of the product with its columns in tiles against one tile, counted by cachegrind.
+"""Cache misses of the product with tiled columns and with one tile, counted by cachegrind.
 
-``python -m benchmarks.tile_misses --json`` prints one JSON object a case: rows, degree, width,
-cache_kib, tiles (chosen or one), misses of the last level and of the first a product, and
-references. A cache of that size is simulated, behind a first level of at most 48 KiB, and the
-product believes in it. A graph is random and uniform: nothing but tiles can make its reads local.
-Counts are the difference between two products and one. Needs valgrind, a C++ compiler and the built
-extension.
+``python -m benchmarks.tile_misses --json`` prints one JSON object per case: rows, degree, width,
+cache_kib, tiles (chosen or one), misses of the last and first level per product, and references. A
+last-level cache of that size is simulated, with a first level of at most 48 KiB, and the product is
+told its size. Graphs are uniformly random, so only tiles can make reads local. Counts are the
+difference between two products and one. Needs valgrind, a C++ compiler and the built extension.
 """
 
 import argparse
@@ -46,7 +45,7 @@ def main() -> None:
     parser.add_argument("--cases", default="8000:20:256,8000:20:512", help="NODES:DEGREE:WIDTH,...")
     caches = f"KiB of the last level (default: {LAST_LEVEL_KIB})"
     parser.add_argument("--caches", default=str(LAST_LEVEL_KIB), metavar="KIB,...", help=caches)
-    parser.add_argument("--json", action="store_true", help="print one JSON object a case")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per case")
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as directory:
@@ -71,7 +70,7 @@ def build(program: Path) -> Path:
 
 
 def geometry(cache_kib: int) -> tuple[str, ...]:
-    """Return the caches: a first level of ways of 4 KiB, no larger than the last one."""
+    """Return the caches: a first level with ways of 4 KiB, no larger than the last level."""
     ways = min(12, cache_kib // 4)
     return "--I1=32768,8,64", f"--D1={ways << 12},{ways},64", f"--LL={cache_kib << 10},16,64"
 

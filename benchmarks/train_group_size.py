@@ -1,11 +1,10 @@
-"""Train the learned group size on what a calibration has measured.
+"""Train the classifier of group sizes on the measurements of a calibration.
 
 ``python -m benchmarks.train_group_size --calibration RULE.json --output SIZES.safetensors`` reads
-the seconds of every graph and size that `benchmarks.calibrate_group_size` has written, makes the
-graphs again, and trains a classifier whose right answers are the sizes near the fastest.
-Every fifth graph is held out; the JSON that it prints says what the choices of each rule cost
-there: seconds over the best size's, as a geometric mean. ``train.group_size=SIZES.safetensors``
-uses the result.
+the seconds of every graph and size written by `benchmarks.calibrate_group_size`, makes the graphs
+again, and trains a classifier whose targets are the sizes near the fastest. Every fifth graph is
+held out; the printed JSON has the cost of each rule on these: seconds over the best size's, as a
+geometric mean. ``train.group_size=SIZES.safetensors`` uses the result.
 """
 
 import argparse
@@ -35,13 +34,13 @@ from hpcgnn.kernels.cuda.groups import (
 from hpcgnn.nn.group_size import GroupSizeNet, LearnedSize, Pattern
 
 HELD_OUT = 5
-# A size this much slower than the best is right with a share of 1/e of the best's.
+# The target of a size this much slower than the best is 1/e of the best's.
 TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A graph, the width that it was multiplied with, and seconds by size."""
+    """A graph, the width of its product, and seconds by size."""
 
     matrix: Matrix
     width: int
@@ -54,7 +53,7 @@ class Sample:
         return {size: each / least for size, each in self.seconds.items()}
 
     def cost(self, rule: GroupRule) -> float:
-        """Return the slowdown of what a rule chooses, or of the nearest size that was measured."""
+        """Return the slowdown of the size chosen by a rule, or of the nearest measured size."""
         matrix = self.matrix
         size = rule.choose(matrix.indptr, matrix.indices, matrix.num_nodes, self.width)
         near = min(self.seconds, key=lambda each: abs(math.log(each / size)))
@@ -86,15 +85,15 @@ def parse_arguments() -> argparse.Namespace:
         description="Train the learned size of neighbour groups on a calibration.",
     )
     add = cli.add_argument
-    add("--calibration", type=Path, required=True, metavar="RULE.json", help="what was measured")
+    add("--calibration", type=Path, required=True, metavar="RULE.json", help="the calibration")
     add("--output", type=Path, required=True, metavar="SIZES.safetensors", help="where to write")
     add("--epochs", type=int, default=200, help="passes over the graphs (default: 200)")
-    add("--seed", type=int, default=1, help="of the initial weights (default: 1)")
+    add("--seed", type=int, default=1, help="seed of the initial weights (default: 1)")
     return cli.parse_args()
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """Return what a calibration has measured, with its graphs made again."""
+    """Return the measurements of a calibration, with its graphs made again."""
     try:
         found = json.loads(path.read_text())
         records = [(r["graph"], r["width"], r["seconds"]) for r in found["graphs"]]
@@ -108,7 +107,7 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def train(samples: Sequence[Sample], epochs: int, seed: int) -> GroupSizeNet:
-    """Return a classifier of the samples; sizes a few percent from the best are as right."""
+    """Return a classifier of the samples; sizes a few per cent slower than the best also count."""
     torch.manual_seed(seed)
     net = GroupSizeNet(sorted(samples[0].seconds))
     patterns = {

@@ -1,11 +1,10 @@
-"""Memory of a process over the epochs of a run, for every objective and source.
+"""Growth of a process's memory over the epochs of a run, for every objective and source.
 
     python -m benchmarks.training_growth [--epochs 300] [--only sampled] [--json]
 
-Each case trains on a small graph in a process of its own, on one rank and one thread. What is
-measured is the anonymous memory that is resident (RssAnon), as the most of the ten epochs that end
-at 20, at 100 and at the last one: files that are mapped, such as a store, do not count. `growth` is
-the last over that at epoch 20.
+Each case trains on a small graph in a process of its own, on one rank and one thread. Measured is
+the resident anonymous memory (RssAnon), as the maximum over the ten epochs that end at 20, at 100
+and at the last one, without mapped files such as a store. `growth` is the last over the first.
 """
 
 import argparse
@@ -58,7 +57,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "fields, unrolled": (*FIELDS, "fields.unroll=3", "fields.batch=2"),
     "programs": ("programs", "train.task=programs", "programs.epoch_graphs=20"),
 }
-"""Of each case the store that it trains on, as `make_inputs` names it, and its settings."""
+"""Case to its store, as `make_inputs` names it, and its settings."""
 COLUMNS: Columns = {
     "case": ("case", text),
     "epochs": ("epochs", count),
@@ -72,9 +71,11 @@ COLUMNS: Columns = {
 def main() -> None:
     """Print a line for each case."""
     cli = argparse.ArgumentParser(description=__doc__)
-    cli.add_argument("--epochs", type=int, default=300, help="of each case (default: 300)")
-    cli.add_argument("--only", default="", metavar="PART", help="cases with this in their name")
-    cli.add_argument("--json", action="store_true", help="print one JSON object a case")
+    cli.add_argument("--epochs", type=int, default=300, help="epochs of each case (default: 300)")
+    cli.add_argument(
+        "--only", default="", metavar="PART", help="only cases with this in their name"
+    )
+    cli.add_argument("--json", action="store_true", help="print one JSON object per case")
     options = cli.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +89,7 @@ def main() -> None:
 
 
 def measured(case: str, folder: Path, epochs: int) -> dict[str, Any]:
-    """Return a case's memory; its graphs are made in `folder` where they are missing."""
+    """Return a case's memory; graphs that are missing in `folder` are made there."""
     store, *words = CASES[case]
     inputs = make_inputs(folder, store)
     run = [sys.executable, "-m", __spec__.name.replace("training_growth", "resident_memory")]
@@ -109,7 +110,7 @@ def measured(case: str, folder: Path, epochs: int) -> dict[str, Any]:
 
 
 def make_inputs(folder: Path, store: str) -> dict[str, str]:
-    """Return the paths of `store` and of tables of numbers; what is missing in `folder` is made."""
+    """Return the paths of `store` and of tables of numbers; missing files are made in `folder`."""
     paths = {name: folder / f"{name}.csv" for name in ("nodes", "graphs")}
     paths[store] = folder / f"{store}.h5"
     if not paths[store].exists():

@@ -1,8 +1,8 @@
-"""Copy a store with another share of training nodes; parts, edges and features stay.
+"""Copy a store with another share of training nodes, and the same parts, edges and features.
 
     python -m benchmarks.training_share STORE --share 0.1 -o OUT.h5
 
-A tenth of the nodes validates, the rest tests.
+A tenth of the nodes is the validation set, and the rest the test set.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
     cli.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     options = cli.parse_args()
     if not 0 < options.share <= 1 - VALID_SHARE:
-        raise InputError(f"--share {options.share} does not lie in (0, {1 - VALID_SHARE}]")
+        raise InputError(f"--share {options.share} is not in (0, {1 - VALID_SHARE}]")
     check_output(options.output)
     with GraphStore.open(options.store) as store:
         split = draw_split(store.num_nodes, options.share, options.seed)

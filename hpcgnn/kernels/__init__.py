@@ -1,14 +1,14 @@
 """Local compute kernels: products of sparse and dense matrices, attention, packing, dropout.
 
 The kernels run in native code with the GIL released, on ``threads`` OpenMP threads (0 = the OpenMP
-default), with the widest instruction set of the machine (``isa="auto"``; `available_isas` names
-the others). Results do not depend on the number of threads. Names to know: `spmm`, `gather_rows`,
-`scatter_add_rows`. Outputs are arrays of the caller; every array is C-contiguous and is never
-copied. 16-bit floats travel as uint16 views, and ``half`` says which kind they are. The products
-are fastest where rows of the dense operands begin on 64-byte boundaries.
+default), with the widest instruction set of the machine (``isa="auto"``; `available_isas` lists
+the others). Results do not depend on the number of threads. Start with `spmm`, `gather_rows` and
+`scatter_add_rows`. The caller allocates the outputs; every array must be C-contiguous and is never
+copied. 16-bit floats are passed as uint16 views, and ``half`` names their format. The products
+are fastest when the rows of the dense operands start on 64-byte boundaries.
 
 All functions raise TypeError for a wrong dtype or an array that is not C-contiguous, and ValueError
-for shapes that do not match, offsets that decrease and row numbers out of range.
+for mismatched shapes, decreasing offsets and row numbers out of range.
 
 This package imports nothing but NumPy and its own extension.
 """

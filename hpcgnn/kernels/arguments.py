@@ -1,4 +1,4 @@
-"""How kernels run, and what those of a GPU and the samplers ask of an array; others ask in C++."""
+"""Execution options of kernels, and array checks of GPU kernels and samplers (others use C++)."""
 
 import functools
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -6,18 +6,18 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 
 WireFormat: TypeAlias = Literal["bfloat16", "float16"]
-"""What 16-bit floats are; arrays hold their bits as uint16."""
+"""The format of 16-bit floats; arrays hold their bits as uint16."""
 
 
 class Run(TypedDict, total=False):
-    """How a kernel of the CPU runs: OpenMP threads, 0 = default, and one of `available_isas`."""
+    """Options of a CPU kernel: OpenMP threads (0 = default), and one of `available_isas`."""
 
     threads: int
     isa: str
 
 
 def execution(threads: int = 0, isa: str = "auto") -> tuple[int, str]:
-    """Return how a kernel runs, with what `Run` leaves out; other words are a `TypeError`."""
+    """Return the options of a kernel with defaults for missing ones; unknown names raise."""
     return threads, isa
 
 
@@ -26,17 +26,17 @@ DENSE = ("float32", "float64", "uint16")
 
 @functools.cache
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return ``dtype.name``, which NumPy puts together each time it is asked."""
+    """Return ``dtype.name``, cached because NumPy builds the string at every access."""
     return dtype.name
 
 
 def require_array(
     name: str, array: Any, ndim: int, dtypes: tuple[str, ...], kind: Any = np.ndarray
 ) -> None:
-    """Raise unless `array` is a C-contiguous array of one of `dtypes`, of NumPy or of CuPy.
+    """Raise unless `array` is a C-contiguous NumPy or CuPy array (`kind`) of one of `dtypes`.
 
-    Raises `TypeError` for what is no array, another dtype or byte order, or not C-contiguous, and
-    `ValueError` for another number of dimensions.
+    Raises `TypeError` for a wrong type, dtype or byte order or an array that is not C-contiguous,
+    and `ValueError` for a wrong number of dimensions.
     """
     library = "NumPy" if kind is np.ndarray else "CuPy"
     if not isinstance(array, kind):

@@ -1,10 +1,10 @@
 """Softmax attention over the edges of sparse blocks, on the CPU, and the state of its softmax.
 
-Coefficients are computed on the fly: no tensor of edges exists at any time. Operands are described
+Coefficients are computed on the fly: no per-edge tensor is ever stored. Operands are described
 in `hpcgnn.kernels.operands`. All functions raise TypeError for a wrong dtype or an array that is
-not C-contiguous, and ValueError for shapes that do not match, offsets that decrease, rows or words
-out of range. `threads` are OpenMP threads, 0 = default, and change no bit; `isa` is one of
-`available_isas`, or "auto".
+not C-contiguous, and ValueError for mismatched shapes, decreasing offsets, and rows or key words
+out of range. `threads` is the number of OpenMP threads (0 = default) and does not change a bit of
+the results; `isa` is one of `available_isas`, or "auto".
 """
 
 from typing_extensions import Unpack
@@ -34,9 +34,9 @@ def attention_scores(
     threads: int = 0,
     half: WireFormat | None = None,
 ) -> None:
-    """Write ``source[j, h] = <values[j, h, :], weights[h, :]>``, the columns' share of logits.
+    """Write ``source[j, h] = <values[j, h, :], weights[h, :]>``, the source term of the logits.
 
-    Values and weights, (k, H * D) and (H, D), are as of `AdditiveScore`; `source` is (k, H).
+    `values` (k, H * D) and `weights` (H, D) are those of `AdditiveScore`; `source` is (k, H).
     """
     _kernels.attention_scores(values, weights, source, threads, half or "")
 
@@ -66,14 +66,14 @@ def attention_backward(
     draw: Draw | None = None,
     **run: Unpack[Run],
 ) -> None:
-    """Add the gradients that a walk over the columns of a block gives.
+    """Add the gradients that are accumulated by a walk over the columns of a block.
 
-    With ``alpha = exp(e - lse)`` computed again for each edge and head, and ``mask`` 0 or
-    ``1 / (1 - p)`` by `draw`: values gain ``alpha * mask * grad``, and the logit has the gradient
-    ``alpha * (mask * <grad, z> - delta)``, which goes on through the score: of additive scores to
-    all their operands, of the others to the values alone (see `attention_backward_rows`).
+    Recomputes ``alpha = exp(e - lse)`` for each edge and head, and takes ``mask`` (0 or
+    ``1 / (1 - p)``) from `draw`. The values gain ``alpha * mask * grad``. The gradient of the
+    logit, ``alpha * (mask * <grad, z> - delta)``, flows on to all operands of an additive score,
+    and for other scores to the values only (see `attention_backward_rows` for the rest).
 
-    `transposed` is the *transpose* of the pattern, k rows as `transpose_csr` gives them (checked
+    `transposed` is the *transpose* of the pattern, k rows as returned by `transpose_csr` (checked
     for additive scores); its `rows` and the ids of `draw` are still those of the block.
     """
     backward = getattr(_kernels, f"{score.kind}_backward")
@@ -88,7 +88,7 @@ def attention_backward_rows(
     draw: Draw | None = None,
     **run: Unpack[Run],
 ) -> None:
-    """Add the gradients of target and vector, which a walk over the rows of a block gives."""
+    """Add the gradients of target and vector, accumulated by a walk over the rows of a block."""
     backward = getattr(_kernels, f"{score.kind}_backward_rows")
     backward(block, score, saved, gradients, draw, score.half or "", *execution(**run))
 
@@ -100,10 +100,10 @@ def attention_shared_forward(
     draw: Draw | None = None,
     **run: Unpack[Run],
 ) -> None:
-    """Write the means of the rows of x, `score.values`, that each row attends to, for each head.
+    """Write each row's attention-weighted means of the rows of x (`score.values`), one per head.
 
-    A row of x is read from memory once for all heads, up to eight. The block has all edges of some
-    rows: the offsets may begin and end anywhere inside of `indices`, which are checked.
+    A row of x is read from memory once for up to eight heads. The block holds all edges of its
+    rows. Its offsets may start and end anywhere inside `indices`, which are checked.
     """
     _kernels.shared_forward(block, score, means, draw, *execution(**run))
 
@@ -118,7 +118,7 @@ def attention_shared_backward(
 ) -> None:
     """Add the gradients of x, source and target that flow through the edges of some rows.
 
-    That of x goes through the means alone, not through the source.
+    The gradient of x is the part through the means only, without the part through the source.
     """
     _kernels.shared_backward(block, score, means, gradients, draw, *execution(**run))
 
@@ -128,8 +128,8 @@ def attention_merge(
 ) -> None:
     """Merge the state of other edges of the same rows: exact, in any order.
 
-    `rows` (m,) int32 are the row of `state` that each row of `other` joins, without repeats; None:
-    row i.
+    `rows` (m,) int32 gives the row of `state` that each row of `other` is merged into, without
+    repeats; None means row i.
     """
     others, own = ((softmax.top, softmax.total, softmax.out) for softmax in (other, state))
     _kernels.attention_merge(rows, *others, *own, threads)
@@ -144,8 +144,8 @@ def attention_finish(
 ) -> None:
     """Turn a state into the result, ``out / total + bias``; `top` becomes ``log(sum(exp(e)))``.
 
-    Rows without edges get the bias (H * D,) alone, and -inf in `top`. `into` (R, H * D) is
-    overwritten, perhaps columns of a wider matrix; None: `out` itself.
+    Rows without edges get only the bias (H * D,), and -inf in `top`. The result overwrites `into`
+    (R, H * D), which may be columns of a wider matrix; with None it overwrites `out`.
     """
     _kernels.attention_finish(state.top, state.total, state.out, into, bias, threads)
 
@@ -161,8 +161,8 @@ def attention_delta(
 ) -> None:
     """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>``, (R, H), for a `SoftmaxGradient`.
 
-    `grad` and `out` (R, H * D) are the finished `out` and its gradient, perhaps columns of wider
-    matrices. `bias` (H * D,) is what `out` has in it, and is subtracted here; `copy` (R, H * D)
-    takes a copy of `grad`.
+    `out` (R, H * D) is the finished `out` and `grad` its gradient; both may be columns of wider
+    matrices. `bias` (H * D,) is subtracted from `out`, which includes it; `copy` (R, H * D)
+    receives a copy of `grad`.
     """
     _kernels.attention_delta(grad, out, bias, delta, copy, threads)

@@ -1,7 +1,7 @@
-"""Linear maps of a block of rows and what stands between them: one call forward, one backward.
+"""Small multilayer perceptrons on blocks of rows: one native call per pass and block.
 
-Dense products of a block are tiles of registers, at the rate of a BLAS for whole matrices. Calls of
-a library from Python, one for each product, took a quarter of a step of a network on edges.
+Register-tiled dense products of a block run as fast as BLAS on whole matrices. One BLAS call from
+Python per product took a quarter of a training step of a network on edges.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from hpcgnn.typing import Array, FloatArray
 
 
 class MapArrays(NamedTuple):
-    """A map of inputs side by side, or its gradients: None where they are not wanted.
+    """A linear map of concatenated inputs, or its gradients (None where not wanted).
 
-    `matrices` are ``(width, in)``, one of each input, whose columns lie side by side in memory;
-    `bias` is ``(width,)``, or None, and `width` the columns of the result.
+    `matrices` are ``(width, in)``, one for each input, with their columns contiguous in memory;
+    `bias` is ``(width,)`` or None, and `width` is the number of columns of the result.
     """
 
     matrices: Sequence[FloatArray | None]
@@ -28,14 +28,14 @@ class MapArrays(NamedTuple):
 
 
 class ChainParameters(NamedTuple):
-    """The maps of a chain and its norm, whose bias is that of the last map."""
+    """The maps of a chain and its norm; the bias of the norm is the bias of the last map."""
 
     maps: Sequence[MapArrays]
     norm: RowNorm
 
 
 class ChainSums(NamedTuple):
-    """Gradients of a chain's parameters, which are added to."""
+    """Accumulators for the gradients of a chain's parameters."""
 
     maps: Sequence[MapArrays]
     norm: NormSums
@@ -44,11 +44,11 @@ class ChainSums(NamedTuple):
 class ChainKernel:
     """``x_0 + norm(W_n act(... act(a_i + b_j + Σ_k W_1k x_k + c_1) ...))`` on blocks of rows.
 
-    All arrays are float32, or all float64. Matrices are copied at the first call of each pass.
-    Results do not depend on the number of threads, and those of a row not on its block. Without
-    `totals`, gradients of parameters are not wanted. `activation` is ``none``, ``relu`` or ``elu``.
-    `residual`: the gradient of the first input has that of the result added. `is_wide`: the arrays
-    are float64.
+    All arrays are float32, or with `is_wide` all float64. Matrices are copied at the first call of
+    each pass. Results do not depend on the number of threads, and the result of a row does not
+    depend on its block. Without `totals`, no gradients of parameters are computed. `activation` is
+    ``none``, ``relu`` or ``elu``. With `residual`, the gradient of the result is added to the
+    gradient of the first input.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ChainKernel:
     ) -> None:
         norm = parameters.norm
         sums = NormSums() if totals is None else totals.norm
-        # The chain has addresses of them.
+        # The native chain stores the addresses of these arrays.
         self._held = parameters, totals
         self._chain = _kernels.make_chain(
             parameters.maps,
@@ -82,10 +82,10 @@ class ChainKernel:
     def forward(
         self, num_rows: int, inputs: Sequence[Array], ends: EdgeEnds | None, results: Sequence[Any]
     ) -> None:
-        """Write what the first maps give, activated but for the last one of the chain.
+        """Write the results of the first `len(results)` maps, activated except for the last map.
 
-        `inputs` are ``(num_rows, in)`` each, `results` ``(num_rows, out)`` each, of as many maps as
-        are wanted. `ends` are added to the first map; None: the rows are no edges.
+        `inputs` are ``(num_rows, in)`` each, `results` ``(num_rows, out)`` each. The rows of `ends`
+        are added to the result of the first map; None means that the rows are not edges.
         """
         _kernels.chain_forward(self._chain, num_rows, inputs, ends, results)
 
@@ -97,11 +97,11 @@ class ChainKernel:
         results: Sequence[Array],
         gradient: Array,
     ) -> None:
-        """Write gradients of the inputs, and add those of the ends and the parameters.
+        """Write the gradients of the inputs; add to the gradients of the ends and the parameters.
 
         `of_inputs` have the shapes of the inputs; None where they are not wanted. `results` are
-        what `forward` wrote; that of the last map only if there is a norm. `gradient` is
-        ``(num_rows, out)``, of the chain's result.
+        what `forward` wrote, with the last map's result only if there is a norm. `gradient`
+        ``(num_rows, out)`` is the gradient of the chain's result.
         """
         _kernels.chain_backward(
             self._chain, len(gradient), inputs, of_inputs, of_ends, results, gradient

@@ -1,4 +1,4 @@
-"""Cross entropies of a softmax or of sigmoids, and their gradients, in one pass over the logits."""
+"""Softmax and sigmoid cross entropies with their gradients, in one pass over the logits."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from hpcgnn.typing import FloatArray, GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxTargets:
-    """Rows that softmaxes are taken of, and what they should be.
+    """Logits and class labels of a softmax cross entropy.
 
-    `logits` x are ``(m, C)`` float32 or float64, `labels` ``(m,)`` int64 in [0, C); `smoothing` is
-    the share in [0, 1) of the target t that all classes get alike; the label gets the rest.
+    `logits` x are ``(m, C)`` float32 or float64, `labels` ``(m,)`` int64 in [0, C). `smoothing` in
+    [0, 1) is the part of the target t that is spread evenly over all classes (label smoothing).
     """
 
     logits: FloatArray
@@ -33,8 +33,8 @@ def softmax_loss(
 ) -> None:
     """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`, ``(m,)`` like the logits.
 
-    `gradient`, like the logits, gets ``s f_i (softmax(x_i)_c - t_ic)``, that of ``s Σ_i f_i
-    loss_i``; None: it is not wanted. f, `factors`, are ``(m,)`` of their dtype, None: ones.
+    `gradient`, shaped like the logits, gets ``s f_i (softmax(x_i)_c - t_ic)``, the gradient of ``s
+    Σ_i f_i loss_i``; None skips it. `factors` f are ``(m,)`` of the same dtype; None means ones.
     """
     t = targets
     more = factors, scale, gradient
@@ -43,9 +43,9 @@ def softmax_loss(
 
 @dataclass(frozen=True, eq=False)
 class SigmoidTargets:
-    """Numbers that sigmoids are taken of, and what these should be.
+    """Logits and targets of a sigmoid cross entropy.
 
-    `logits` x and `targets` t, in [0, 1], are ``(m, C)`` float32 or float64, of one dtype.
+    `logits` x and `targets` t in [0, 1] are both ``(m, C)`` float32, or both float64.
     """
 
     logits: FloatArray
@@ -63,8 +63,8 @@ def sigmoid_loss(
 ) -> None:
     """Write ``Σ_c log(1 + exp(x_ic)) - t_ic x_ic`` of each row to `losses`, ``(m,)`` like x.
 
-    `gradient`, like x, gets ``s f_i (sigmoid(x_ic) - t_ic)``, that of ``s Σ_i f_i loss_i``; None:
-    it is not wanted. f, `factors`, are ``(m,)`` of their dtype, None: ones.
+    `gradient`, shaped like x, gets ``s f_i (sigmoid(x_ic) - t_ic)``, the gradient of ``s Σ_i f_i
+    loss_i``; None skips it. `factors` f are ``(m,)`` of the same dtype; None means ones.
     """
     t, more = targets, (factors, scale, gradient)
     _kernels.sigmoid_loss(t.logits, t.targets, losses, *more, *execution(**run))

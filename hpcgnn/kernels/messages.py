@@ -1,8 +1,8 @@
-"""What networks on edges do between dense products, each in one pass over a block of rows.
+"""Operations of networks on edges between dense products, each in one pass over a block of rows.
 
-A block has few enough rows for its arrays to stay in a cache. With n maps of width w an edge costs
-2 n w² operations forward, 4 n w² backward, and 2 n w² to compute it again. The passes touch about
-7 n w numbers in the cache; from memory come and to memory go an edge's state and its gradient only.
+A block has few enough rows for its arrays to stay in cache. With n maps of width w an edge costs
+2 n w² operations forward, 4 n w² backward, and 2 n w² for recomputation. The passes touch about
+7 n w numbers in cache; only an edge's state and its gradient travel from and to memory.
 """
 
 from typing import NamedTuple
@@ -15,10 +15,10 @@ from hpcgnn.typing import Array, FloatArray, LocalIndices
 
 
 class EdgeEnds(NamedTuple):
-    """Rows of the ends of edges, or gradients of these.
+    """Rows of the end nodes of edges, or the gradients of these rows.
 
-    `targets` and `sources` are ``(any, w)``; None: they have no part in it. `target_ids` and
-    `source_ids` ``(m,)`` int32 are the row of each edge's end; None where there are no rows.
+    `targets` and `sources` are ``(any, w)``; None leaves that end out. `target_ids` and
+    `source_ids` ``(m,)`` int32 give the row of each edge's end; None where that end is left out.
     """
 
     targets: Array | None = None
@@ -30,8 +30,8 @@ class EdgeEnds(NamedTuple):
 class RowNorm(NamedTuple):
     """``scale (y - mean y) / √(var y + eps) + shift`` of each row y (Ba, Kiros and Hinton, 2016).
 
-    y is the row plus `bias`; without `scale` and `shift` it is the result. All are ``(w,)``,
-    float64 where the rows are, else float32.
+    y is the row plus `bias`. Without `scale` and `shift`, y itself is the result. All are ``(w,)``,
+    float64 if the rows are, else float32.
     """
 
     bias: FloatArray | None = None
@@ -41,7 +41,7 @@ class RowNorm(NamedTuple):
 
 
 class NormSums(NamedTuple):
-    """Gradients of columns, ``(w,)`` each, which are added to; None: not wanted."""
+    """Accumulators for the gradients of a `RowNorm`'s arrays, ``(w,)`` each; None: not wanted."""
 
     bias: FloatArray | None = None
     scale: FloatArray | None = None
@@ -65,11 +65,11 @@ def combine_rows(
     Parameters
     ----------
     rows
-        ``(m, w)`` float32, float64, or bfloat16 as uint16; the rows of the ends are of its dtype.
+        ``(m, w)`` float32, float64, or bfloat16 as uint16; the rows of the ends have this dtype.
     out
-        The shape and dtype of `rows`, which it may be.
+        Has the shape and dtype of `rows`, and may be `rows`.
     bias
-        ``(w,)`` float64 where `rows` are, else float32.
+        ``(w,)``, float64 if `rows` are, else float32.
     activation
         ``none``, ``relu`` or ``elu``.
     """
@@ -85,22 +85,22 @@ def combine_rows_gradient(
     of_bias: FloatArray | None = None,
     **run: Unpack[Run],
 ) -> None:
-    """Write the gradient of the rows of `combine_rows`, and add it to those of the others.
+    """Write the gradient of the rows of `combine_rows`; add it to those of ends and bias.
 
-    Sums are the same for any number of threads; those of an end are in the order of the edges.
+    Sums are the same for any number of threads; those of an end follow the order of the edges.
 
     Parameters
     ----------
     gradient
-        ``(m, w)``, of the result.
+        ``(m, w)``, the gradient of the result.
     out
-        The shape and dtype of `gradient`, which it may be.
+        Has the shape and dtype of `gradient`, and may be `gradient`.
     activated
         The activation, and what `combine_rows` wrote with it; None: there was no activation.
     of_ends
-        Gradients of the ends' rows, float64 where `gradient` is, else float32.
+        Gradients of the ends' rows, float64 if `gradient` is, else float32.
     of_bias
-        ``(w,)``, of the same dtype.
+        Gradient of the bias, ``(w,)``, of the same dtype as `of_ends`.
     """
     activation, result = activated or ("none", None)
     _kernels.combine_rows_gradient(
@@ -118,8 +118,8 @@ def norm_rows(
 ) -> None:
     """Write ``residual + norm(rows)``.
 
-    `rows` are ``(m, w)`` float32, float64, or bfloat16 as uint16. `out` and the `residual`, None
-    for nothing, have their shape and dtype; `out` may be one of them.
+    `rows` are ``(m, w)`` float32, float64, or bfloat16 as uint16. `out` and `residual` (None adds
+    nothing) have their shape and dtype; `out` may be either of the inputs.
     """
     _kernels.norm_rows(rows, *norm, residual, out, *execution(**run))
 
@@ -133,10 +133,10 @@ def norm_rows_gradient(
     sums: NormSums = _NO_SUMS,
     **run: Unpack[Run],
 ) -> None:
-    """Write the gradient of the rows of `norm_rows`, and add those of the columns to `sums`.
+    """Write the gradient of the rows of `norm_rows`, and add those of its parameters to `sums`.
 
-    That of the residual is `gradient` itself. Sums are the same for any number of threads. `rows`
-    and `norm` are as `norm_rows` had them, the `gradient` of the result is ``(m, w)``. `out` has
-    the shape and dtype of `rows`; it may be `rows` or `gradient`.
+    The gradient of the residual is `gradient` itself. Sums are the same for any number of threads.
+    `rows` and `norm` are those given to `norm_rows`; `gradient` ``(m, w)`` is the gradient of the
+    result. `out` has the shape and dtype of `rows`; it may be `rows` or `gradient`.
     """
     _kernels.norm_rows_gradient(rows, *norm, gradient, out, *sums, *execution(**run))

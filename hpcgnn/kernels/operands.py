@@ -1,8 +1,8 @@
-"""What kernels of both faces are handed whole: matrices, patterns, scores, states and draws.
+"""Operands of the CPU and GPU kernels: sparse matrices, attention blocks, scores and states.
 
-Arrays are C-contiguous and never copied: of NumPy for `hpcgnn.kernels`, of CuPy for
-`hpcgnn.kernels.cuda`. Throughout, k columns have values, the state has R rows, H heads have D
-columns each, and numbers are float64 where values are, else float32.
+Arrays are C-contiguous and never copied: NumPy arrays for `hpcgnn.kernels`, CuPy arrays for
+`hpcgnn.kernels.cuda`. Throughout, k is the number of columns of a block (rows of values), R the
+rows of the state, H the heads with D columns each; numbers are float64 if values are, else float32.
 """
 
 from dataclasses import dataclass, replace
@@ -24,19 +24,18 @@ class SparseMatrix:
     indptr, indices
         (m + 1,) int64, (nnz,) int32 columns; not checked everywhere, see `validate_csr`.
     coded
-        The columns in place of indices, which are None then; `spmm` of the CPU reads them.
+        Compressed columns instead of `indices`, which must then be None; only for the CPU's `spmm`.
     values
         (nnz,) float64 beside float64 operands, else float32; None: all ones.
     rows
         (m,) int32 row of the whole matrix that each stored row is, without repeats; None: row i.
     row_factors, column_factors
-        Of the whole matrix's rows and columns, in the dtype of values: every entry is multiplied
-        with that of its row and that of its column, which has no values then; None: ones.
-        `spmm` of the CPU reads them.
+        Factors for the rows and columns of the whole matrix, in the dtype of values: every entry is
+        the product of the two. They replace `values`; None: ones. Only for the CPU's `spmm`.
     mean
-        Count each non-zero of a row with 1 / the row's number of non-zeros.
+        Divide each row by its number of non-zeros.
     groups
-        On a GPU, the `DeviceGroups` of `indptr`; None makes them anew, which waits for a copy.
+        On a GPU, the `DeviceGroups` of `indptr`; None rebuilds them, and waits for a copy.
     """
 
     indptr: Offsets
@@ -52,11 +51,11 @@ class SparseMatrix:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The edges of some rows, or of columns where a transpose is asked for; see `SparseMatrix`.
+    """The edges of some rows (columns in a transposed block) in CSR form; see `SparseMatrix`.
 
-    `rows` (m,) int32 are rows of the state of each row of the block, without repeats; None: row i.
-    With `whole_lines` each line is walked by one thread, in its order, so that its bits depend on
-    nothing else; long lines then keep other threads waiting.
+    `rows` (m,) int32 is the row of the state for each row of the block, without repeats; None: row
+    i. With `whole_lines` one thread processes each row (or column) in order, so that the bits of
+    its result depend on nothing else; other threads may then wait for long rows.
     """
 
     indptr: Offsets
@@ -68,12 +67,12 @@ class Block:
 
 @dataclass(frozen=True)
 class EdgeDraw:
-    """Which edges one training step of an attention leaves out: functions of original ids.
+    """The dropout of one training step of attention, as a function of original node ids.
 
-    `weight_word` and `weight_p` are key and probability of dropping a weight of an edge and head
-    after the softmax; the others grow by ``1 / (1 - p)``, and dropped ones still count in the
-    total. `edge_word` and `edge_p` are those of dropping an edge, with all its heads, before the
-    softmax.
+    `weight_word` and `weight_p` are the key and probability of dropping the weight of an edge and
+    head after the softmax: kept weights are scaled by ``1 / (1 - p)``, and dropped ones still count
+    in the total. `edge_word` and `edge_p` are the key and probability of dropping an edge, with all
+    its heads, before the softmax.
     """
 
     weight_word: int
@@ -82,17 +81,17 @@ class EdgeDraw:
     edge_p: float
 
     def of_heads(self, first: int) -> "EdgeDraw":
-        """Return the draw of the heads from `first` on, counted from 0 again."""
+        """Return the draw of the heads from `first` on, renumbered from 0."""
         return replace(self, weight_word=(self.weight_word + first * _HEAD_STEP) % 2**64)
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """An `EdgeDraw` for the nodes of a block: the same at any number of ranks, blocks and threads.
+    """An `EdgeDraw` for the nodes of a block: the same for any number of ranks, blocks and threads.
 
-    `row_ids` and `column_ids` are int64 original ids of the rows of the block and of its columns.
-    The shared kernels draw for so many `heads_per_word` as `EdgeDraw.of_heads` has it; 0: all from
-    one word, as the other kernels do.
+    `row_ids` and `column_ids` are int64 original ids of the rows and columns of the block. The
+    shared kernels use a new word, that of `EdgeDraw.of_heads`, after every `heads_per_word` heads;
+    with 0 all heads use one word, as in the other kernels.
     """
 
     edges: EdgeDraw
@@ -101,17 +100,17 @@ class Draw:
     heads_per_word: int = 0
 
     def of_stored(self, rows: LocalIndices | None) -> "Draw":
-        """Return the draw of a block that stores these rows, given that of all rows."""
+        """Select the draw of the stored `rows` of a block from the draw of all its rows."""
         return self if rows is None else replace(self, row_ids=self.row_ids[rows])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Score:
-    """How the logit e of an edge (i, j) and head h comes about, with the leaky rectifier L.
+    """Formula and operands of the logit e of an edge (i, j) and head h, with the leaky ReLU L.
 
-    `values` z are (k, H * D), a head after the other: float32, float64, or 16-bit floats as uint16,
-    which are of `half`; the shared kernels take (k, F), which all heads read. `target` is the share
-    of each row of the state, `slope` that of the rectifier for negative arguments.
+    `values` z are (k, H * D), head by head: float32, float64, or 16-bit floats as uint16 in the
+    format `half`; the shared kernels take (k, F) values, common to all heads. `target` is the term
+    of each row of the state, `slope` the slope of L for negative arguments.
     """
 
     kind: ClassVar[str]
@@ -128,10 +127,10 @@ class AdditiveScore(Score):
     Parameters
     ----------
     weights
-        (H, D) where source is ``attention_scores(values, weights)``: the gradient of source then
-        goes on into those of values and weights. None: source is an operand of its own.
+        (H, D) if source is ``attention_scores(values, weights)``: the gradient of source then
+        flows on to values and weights. None: source is an operand of its own.
     edges
-        (nnz, H) in the order of the block that is handed over, a transpose in the backward pass;
+        (nnz, H) in the order of the given block, which is transposed in the backward pass;
         None: edges have no scores of their own.
     """
 
@@ -145,8 +144,8 @@ class AdditiveScore(Score):
 class DynamicScore(Score):
     """``e = <vector[h, :], L(target[i, h, :] + values[j, h, :])>`` (GATv2).
 
-    `target` is (R, H * D), `vector` (H, D). Where it is `keyed`, each head of `values`, (k, H * 2
-    D), has D columns that the score reads, the key, and then D that are summed.
+    `target` is (R, H * D), `vector` (H, D). If `keyed`, `values` are (k, H * 2 D): the first D
+    columns of each head are the key, which the score reads, and the other D are summed.
     """
 
     kind = "dynamic"
@@ -158,8 +157,8 @@ class DynamicScore(Score):
 class ProductScore(Score):
     """``e = <target[i, h, :], key[j, h, :]>`` (transformers); `target` is (R, H * D).
 
-    Of each head of `values`, (k, H * 2 D), the first D columns are the key and the others the
-    value, so that the state has H * D columns.
+    `values` are (k, H * 2 D): the first D columns of each head are the key, the other D the value,
+    so the state has H * D columns.
     """
 
     kind = "product"
@@ -169,11 +168,11 @@ class ProductScore(Score):
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxState:
-    """What the edges seen so far add up to; states of any two sets of edges merge exactly.
+    """Online-softmax state of the edges seen so far; two states merge exactly.
 
     `top` (R, H) is the largest logit; -inf where there was no edge, and `out` is then undefined.
-    `total` (R, H) is the sum of exp(logit - top), `out` (R, H * D) that of exp(logit - top) times
-    the value.
+    `total` (R, H) is the sum of exp(logit - top), and `out` (R, H * D) the sum of exp(logit - top)
+    times the value.
     """
 
     top: FloatArray
@@ -183,10 +182,10 @@ class SoftmaxState:
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxGradient:
-    """What the backward pass knows of each row.
+    """Inputs of the backward pass for each row.
 
-    `lse` (R, H) is what `attention_finish` left in `top`, `grad` (R, H * D) the gradient of the
-    finished `out`, `delta` (R, H) their product <grad, out> by `attention_delta`.
+    `lse` (R, H) is `top` after `attention_finish`, `grad` (R, H * D) the gradient of the finished
+    `out`, and `delta` (R, H) the product <grad, out> written by `attention_delta`.
     """
 
     lse: FloatArray
@@ -196,10 +195,10 @@ class SoftmaxGradient:
 
 @dataclass(frozen=True, eq=False)
 class Rounding:
-    """How what edges add to values is rounded, so that its sums have no order.
+    """Rounding of the edges' contributions to gradients of values: sums become order-independent.
 
-    A number times `scale`, (F,) float64 powers of two, becomes so many `digits`, each the
-    integer next to what those before it leave times ``2^bits``.
+    A number times `scale` ((F,) float64 powers of two) is split into `digits` digits: each is
+    ``2^bits`` times the remainder of those before it, rounded to an integer.
     """
 
     scale: FloatArray
@@ -209,24 +208,24 @@ class Rounding:
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Where a backward pass adds up.
+    """Accumulators of a backward pass.
 
     Parameters
     ----------
     values, targets
-        Of the shapes of a score's values and target; values may be None where they are not wanted,
-        for the shared kernels and additive scores without weights.
+        Shaped like the score's values and target. For the shared kernels and for additive scores
+        without weights, values may be None if they are not wanted.
     weights
-        (H, D) of the weights or the vector; of the vector (m, H * D), a row for each row of a block
-        with `whole_lines`.
+        (H, D) for the weights or the vector; (m, H * D) for the vector of a block with
+        `whole_lines`, one row per row of the block.
     source
-        (k, H) of the source; the shared kernels take (slices, k, H), to be summed over the slices,
-        which as many threads work on at most.
+        (k, H) for the source; (slices, k, H) for the shared kernels, which use at most one thread
+        per slice: the caller sums over the slices.
     edges
-        (nnz, H) of the scores of edges, overwritten; None where a score has none.
+        (nnz, H) for the scores of edges, overwritten; None if the score has none.
     rounding
-        Of a block with `whole_lines`, walked over its columns, on the CPU: values are then float64,
-        (k, digits * F) for values of F columns, and of additive scores sources behind these.
+        For the CPU's walk over the columns of a block with `whole_lines`. Values are then float64
+        (k, digits * F) for F columns, followed by the columns of the source for additive scores.
     """
 
     values: FloatArray | None
@@ -239,11 +238,11 @@ class Gradients:
 
 @dataclass(frozen=True, eq=False)
 class SharedMeans:
-    """The result of heads that attend to the rows of one matrix (k, F), before it is projected.
+    """The result, before projection, of heads that all attend to the rows of one matrix (k, F).
 
-    `mean` is (m, H, P), P at least F: up to column F the softmax-weighted means, zeros without
-    edges; `lse` (m, H) the log of the sum of the exponentiated logits, or -inf; `grad` that of
-    `mean`, which the backward pass begins with.
+    `mean` is (m, H, P) with P >= F: the first F columns are the softmax-weighted means, or zeros
+    for rows without edges. `lse` (m, H) is the log-sum-exp of the logits, or -inf. `grad` is the
+    gradient of `mean`, an input of the backward pass.
     """
 
     mean: FloatArray

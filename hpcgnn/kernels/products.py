@@ -20,23 +20,23 @@ def spmm(
     """Multiply a CSR matrix with a dense one: ``out[rows[i]] (+)= sum values[e] * x[indices[e]]``.
 
     The sum runs over the non-zeros ``e`` in ``[indptr[i], indptr[i + 1])``, in order. The columns
-    may be cut into tiles that suit the core's private cache (feature partitioning: graph-sampling
-    paper, Algorithm 7). With Q tiles that fit it, ``k w s`` bytes of `x` (s bytes an element) and
-    ``8 nnz Q`` bytes of pattern and values pass between memory and cache: at most twice the least
-    possible while ``8 nnz Q <= k w s``. One tile is such a 2-approximation when `x` fits the cache
-    and the average degree ``nnz / k`` is at most ``w s / 8``.
+    of `x` may be cut into tiles that fit a core's private cache (feature partitioning:
+    graph-sampling paper, Algorithm 7). With Q tiles, ``k w s`` bytes of `x` (s bytes an element)
+    and ``8 nnz Q`` bytes of pattern and values pass between memory and cache: at most twice the
+    minimum while ``8 nnz Q <= k w s``. One tile is such a 2-approximation if `x` fits the cache and
+    the average degree ``nnz / k`` is at most ``w s / 8``.
 
     Parameters
     ----------
     matrix
-        Its columns are not checked here. A mean divides the sum; a row without non-zeros is zero.
-        So do factors of rows multiply it.
+        Its columns are not checked here. `mean` divides each sum and `row_factors` multiply it; a
+        row without non-zeros is zero.
     x
         ``(k, w)`` float32, float64, or 16-bit floats as uint16 (see `half`).
     out
-        ``(*, w)``, the dtype of `x`; or float32 beside a 16-bit type, as `x` or as `out`. Must not
-        overlap `x`. Sums of 16-bit floats are kept in float32 and rounded once. Rows that are not
-        stored are left alone; without ``matrix.rows`` it has m rows.
+        ``(*, w)`` of the dtype of `x`; or one of the two is float32 and the other a 16-bit type.
+        Must not overlap `x`. Sums of 16-bit floats are kept in float32 and rounded once. Rows that
+        the matrix does not store keep their values; without ``matrix.rows`` `out` has m rows.
     accumulate
         Add to `out` instead of overwriting it.
     """
@@ -59,11 +59,11 @@ def spmm_transpose(
 
     The adjoint of `spmm` with the same arguments, without a transposed pattern. It writes where
     `spmm` reads, so it takes about twice as long: faster than `transpose_csr` and `spmm` together,
-    slower than `spmm` with a transpose that is kept.
+    slower than `spmm` with a stored transpose.
 
     The matrix's columns are rows of `out`, and are checked. `x` is ``(*, w)`` float32, float64, or
-    16-bit floats as uint16 (see `half`), and must not overlap `out`, ``(k, w)`` float64 when `x`
-    is, else float32. At most one thread per 64 bytes of a row of `out` is used.
+    16-bit floats as uint16 (see `half`). `out` is ``(k, w)``, float64 if `x` is, else float32, and
+    must not overlap `x`. At most one thread per 64 bytes of a row of `out` is used.
     """
     csr, kind = (matrix.indptr, matrix.indices, matrix.values), half or ""
     threads, isa = execution(**run)

@@ -1,8 +1,7 @@
-"""Memory of large results: fresh from the system, or left by results that are gone.
+"""Allocate large arrays, on huge pages or in the memory of earlier arrays that were freed.
 
-The system clears pages before it hands them out, which takes longer than to fill them, and on
-virtual machines several times as long. Steps of training ask for the same sizes again and again;
-what comes before them does not.
+The system clears fresh pages, which takes longer than filling them, and several times as long on
+virtual machines. Training steps allocate the same sizes again and again; setup does not.
 """
 
 import ctypes
@@ -21,30 +20,30 @@ from hpcgnn.typing import Array
 _LEAST_BYTES = 1 << 18
 """Smaller arrays are left to the allocator, which reuses memory of such sizes itself."""
 _MOST_WASTE = 1.25
-"""Bytes of reused memory over the bytes that are asked for, at most."""
+"""Largest ratio of reused bytes to requested bytes."""
 
 _LINE_BYTES = 64
 _MOST_EXCESS = 3.0
-"""The same where other memory would be given back for it."""
+"""The same ratio when idle memory would otherwise have to go back to the system."""
 _MOST_HELD = 1.125
-"""Bytes of idle memory and of memory in use over the most that has been in use, at most."""
+"""Largest ratio of idle plus used bytes to the peak of used bytes."""
 _HUGE_BYTES = 1 << 22
-"""Larger arrays fill faster on huge pages; less is not worth giving back."""
+"""Larger arrays fill faster on huge pages; smaller ones are not worth returning."""
 
-# From glibc's malloc.h: arrays from so many bytes on get a mapping of their own, and so many free
-# bytes at the end of the heap go back to the system.
+# Parameters of mallopt in glibc's malloc.h: arrays of at least the first many bytes get a mapping
+# of their own; free bytes at the end of the heap beyond the second go back to the system.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _LOADED = 1 << 22
-"""Larger than what is made of a piece of entries, which the heap should give again and again."""
+"""Larger than the arrays made for one piece of entries, which the heap should reuse."""
 _KEPT = 1 << 25
-"""What glibc's own threshold rises to once an array of this size is freed."""
+"""Highest value of glibc's own dynamic threshold, reached once an array of this size is freed."""
 
 
 class _Reuse:
-    """Memory that comes back when the last array that uses it is gone.
+    """A pool of memory: an array's memory returns when the last array that uses it is freed.
 
-    It hardly raises the peak: idle memory and memory in use together are at most an eighth and 4
-    MiB more than what has been in use at one time.
+    It hardly raises the peak: idle plus used memory exceeds the peak of used memory by at most an
+    eighth plus 4 MiB.
     """
 
     def __init__(self) -> None:
@@ -62,19 +61,19 @@ class _Reuse:
         memory = self._fitting(needed)
         self._used_bytes += len(memory)
         self._peak_bytes = max(self._peak_bytes, self._used_bytes)
-        # A root that does not own its memory: arrays made from it refer to it, not past it.
+        # The root does not own its memory, so NumPy makes views refer to the root itself.
         root = np.asarray(memory.data)
         weakref.finalize(root, self._return, memory).atexit = False
         return root[:needed].view(kind).reshape(shape)
 
     def close(self) -> None:
-        """Give idle memory back to the system, and what returns later too."""
+        """Free idle memory; memory that returns later is freed at once."""
         self._closed = True
         self._returned.clear()
         self._idle.clear()
 
     def _return(self, memory: Array) -> None:
-        # May run at any point of any thread: it does one thing that no other can interrupt.
+        # A finalizer may run at any point of any thread: list.append is atomic.
         if not self._closed:
             self._returned.append(memory)
 
@@ -85,19 +84,19 @@ class _Reuse:
             self._idle.append(memory)
 
     def _fitting(self, needed: int) -> Array:
-        found = self._shortest(needed, _MOST_WASTE)
+        index = self._shortest(needed, _MOST_WASTE)
         most, idle_bytes = _MOST_HELD * self._peak_bytes + _HUGE_BYTES, sum(map(len, self._idle))
-        if found is None and self._used_bytes + idle_bytes + needed > most:
-            # What else would go back to the system serves as it is, unless most of it lay idle.
-            found = self._shortest(needed, _MOST_EXCESS)
-        if found is not None:
-            return self._idle.pop(found)
+        if index is None and self._used_bytes + idle_bytes + needed > most:
+            # Rather than return idle memory to the system, accept a poorer fit.
+            index = self._shortest(needed, _MOST_EXCESS)
+        if index is not None:
+            return self._idle.pop(index)
         while self._idle and self._used_bytes + idle_bytes + needed > most:
             idle_bytes -= len(self._idle.pop(0))
         return _fresh(needed)
 
     def _shortest(self, needed: int, waste: float) -> int | None:
-        """Return which idle memory of enough bytes, and at most so many times that, is shortest."""
+        """Return the index of the shortest idle memory of `needed` to `waste * needed` bytes."""
         fits = [i for i, m in enumerate(self._idle) if needed <= len(m) <= waste * needed]
         return min(fits, key=lambda i: len(self._idle[i]), default=None)
 
@@ -105,9 +104,9 @@ class _Reuse:
 def _fresh(size: int) -> Array:
     """Return memory that begins at a cache line.
 
-    Rows of whole lines then lie in no more lines than they have: gathering those of one line takes
-    little more than half the time. Much memory has a mapping of its own, which leaves no hole in
-    the heap when it is gone.
+    Rows of whole lines then never straddle an extra line: gathering rows of one line takes little
+    more than half the time. Large memory has a mapping of its own, which leaves no hole in the heap
+    when it is freed.
     """
     if size < _HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         memory = np.empty(size + _LINE_BYTES, np.uint8)
@@ -123,30 +122,30 @@ _reuse: ContextVar[_Reuse | None] = ContextVar("reuse", default=None)
 
 @contextmanager
 def reused_memory() -> Iterator[None]:
-    """Let results lie in the memory of results that are gone, until the context ends.
+    """Let `empty` reuse the memory of freed arrays until the context ends.
 
-    What is still in use at the end stays valid. Threads that start inside do not take part.
+    Arrays still in use at the end stay valid. Threads that start inside do not take part.
     """
-    mine = _Reuse()
-    token = _reuse.set(mine)
+    pool = _Reuse()
+    token = _reuse.set(pool)
     try:
         yield
     finally:
         _reuse.reset(token)
-        mine.close()
+        pool.close()
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return an uninitialised C-contiguous array, on huge pages where it is large."""
+    """Return an uninitialised C-contiguous array, from the pool inside `reused_memory`."""
     reuse = _reuse.get()
     return np.empty(shape, dtype) if reuse is None else reuse.empty(shape, np.dtype(dtype))
 
 
 def return_freed_arrays(least: int = _LEAST_BYTES) -> None:
-    """Have glibc return arrays of so many bytes to the system when they are freed, from now on.
+    """From now on, make glibc return arrays of `least` bytes and more to the system when freed.
 
-    By itself it keeps those below 32 MiB in its heap, with holes: half as much again as is in use.
-    Another C library is left as it is.
+    By default it keeps those below 32 MiB in its heap, whose holes take half as much again as is in
+    use. Other C libraries are left alone.
     """
     _tell_malloc("mallopt", _MMAP_THRESHOLD, least)
     _tell_malloc("mallopt", _TRIM_THRESHOLD, 4 * least)
@@ -154,9 +153,9 @@ def return_freed_arrays(least: int = _LEAST_BYTES) -> None:
 
 @contextmanager
 def loading(*, lean: bool) -> Iterator[None]:
-    """Return freed arrays of 4 MiB and more while a graph is loaded, and at its end holes.
+    """Return freed arrays of 4 MiB and more while a graph is loaded, and holes of the heap after.
 
-    A `lean` process goes on so; others keep such arrays again, whose pages training would clear.
+    A `lean` process goes on so; others keep such arrays again, to spare training cleared pages.
     """
     return_freed_arrays(_LOADED)
     try:

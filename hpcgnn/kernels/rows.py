@@ -1,8 +1,8 @@
-"""Packing and unpacking of rows for exchanges: as they are, in 16 bits, or in 8, 4 or 2.
+"""Pack and unpack rows for exchanges: unchanged, in 16-bit floats, or quantised to 8, 4 or 2 bits.
 
-A row of 8, 4 or 2 bits an element is a head and a level an element, rounded at random. The head
-says the lowest level and the step between two, both bfloat16. Rows of 2 bits have a head of two
-bytes for every 64 elements, whose levels span 0 as well.
+A quantised row is a header, then one level per element, chosen by stochastic rounding. The header
+holds the lowest level and the step between levels, both bfloat16. Rows of 2 bits have a header of
+two bytes for every 64 elements, and their levels always span 0.
 """
 
 from typing_extensions import Unpack
@@ -23,9 +23,9 @@ def gather_rows(
     """Copy rows: ``out[i] = x[rows[i]]``, converting between float32 and 16-bit floats.
 
     `x` is ``(k, w)`` float32, float64, or 16-bit floats as uint16; `rows` ``(m,)`` int32 in ``[0,
-    k)`` may repeat, None = all in order. `out` is ``(m, w)`` of the dtype of `x`, or uint16 beside
-    float32 (rounds to nearest even) or the reverse (widens), and must not overlap `x`. `half` is
-    not needed when both are uint16.
+    k)`` may repeat, None = all in order. `out` is ``(m, w)`` of the dtype of `x`, or uint16 if `x`
+    is float32 (rounds to nearest even), or float32 if `x` is uint16 (widens). It must not overlap
+    `x`. `half` is not needed if both are uint16.
     """
     threads, isa = execution(**run)
     _kernels.gather_rows(x, rows, out, threads, half or "", isa)
@@ -39,7 +39,7 @@ def scatter_add_rows(
     half: WireFormat | None = None,
     **run: Unpack[Run],
 ) -> None:
-    """Add rows: ``out[rows[i]] += src[i]``, in ascending i for each row of `out`.
+    """Add rows: ``out[rows[i]] += src[i]``, in order of ascending i for each row of `out`.
 
     The result is the same for any number of threads, repeated rows included. `src` is ``(m, w)``
     float32, float64, or 16-bit floats as uint16; `rows` ``(m,)`` int32 in ``[0, k)`` may repeat.
@@ -64,15 +64,15 @@ def quantise_rows(
     packed: Array,
     **run: Unpack[Run],
 ) -> None:
-    """Pack rows: an element becomes one of the two levels next to it, the nearer the likelier.
+    """Quantise rows: each element is rounded at random to one of the two levels next to it.
 
-    So the expectation of what `dequantise_rows` returns is the element, to 2^-16 of a step. Which
-    level depends on `key`, ``row_ids[i]``, the column and the row alone: the same at any number of
-    ranks and threads. A row that is not finite arrives as NaN.
+    The nearer level is likelier, so the expectation of the result of `dequantise_rows` is the
+    element, up to 2^-16 of a step. The choice depends only on `key`, ``row_ids[i]``, the column and
+    the row: it is the same for any number of ranks and threads. A non-finite row arrives as NaN.
 
-    `x` is ``(m, w)`` float32, or bfloat16 as uint16, `row_ids` ``(m,)`` int64 global names of the
-    rows, `key` in ``[0, 2**64)``, another one for each draw. There are 8, 4 or 2 bits, and `packed`
-    is ``(m, quantised_bytes(w, bits))`` uint8. Both may be columns of wider arrays.
+    `x` is ``(m, w)`` float32, or bfloat16 as uint16; `row_ids` ``(m,)`` int64 are global ids of the
+    rows; `key` is in ``[0, 2**64)``, a new one for each draw. `bits` is 8, 4 or 2, and `packed` is
+    ``(m, quantised_bytes(w, bits))`` uint8. Both may be columns of wider arrays.
     """
     _kernels.quantise_rows(x, row_ids, key, bits, packed, *execution(**run))
 
@@ -85,10 +85,10 @@ def dequantise_rows(
     out: Array,
     **run: Unpack[Run],
 ) -> None:
-    """Write the rows that `quantise_rows` packed with these names and this key.
+    """Write the rows that `quantise_rows` packed with these ids and this key.
 
-    Of 2 bits with levels below 0 it takes away the random number that chose the level: what arrives
-    lies between levels, within half a step of the element.
+    With 2 bits and levels below 0, the random number that chose the level is subtracted again: the
+    result lies between levels, within half a step of the element.
 
     `out` is ``(m, w)`` float32, or bfloat16 as uint16; it and `packed` may be columns of wider
     arrays.

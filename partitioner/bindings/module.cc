@@ -125,7 +125,7 @@ py_sketch(int num_parts, const Offsets& indptr, const Indices<Index>& indices,
           as_array(std::move(found.vertex_weight))};
 }
 
-/// Numbers in the memory of an array, which has to be long enough.
+/// Packed numbers in the memory of an array, which must be long enough.
 Packed packed_in(const Vector<std::uint8_t>& bytes, std::uint64_t limit, std::size_t size) {
   if (bytes.shape(0) < Packed::bytes_of(limit, size))
     throw std::invalid_argument("packed numbers take more bytes");

@@ -1,4 +1,4 @@
-/// What the entries of the library check, and how they index.
+/// Argument checks and indexing of the library's entry points.
 #pragma once
 
 #include <cstddef>

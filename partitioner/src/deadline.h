@@ -1,4 +1,4 @@
-/// When to stop: the wall clock, or a caller that gives up.
+/// When to stop: at a time limit, or when the caller cancels.
 #pragma once
 
 #include <atomic>

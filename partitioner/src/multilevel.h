@@ -9,8 +9,8 @@
 
 namespace hpcgnn::volpart {
 
-/// Balance `start` where it breaks the weight limits; coarsen inside its parts and refine it at
-/// every level. The result is the balanced start where nothing was found that keeps its objective.
+/// Balance `start` if it breaks the weight limits; coarsen inside its parts and refine it at every
+/// level. The result is the balanced start if no partition with at least its objective was found.
 Candidate refine(Hypergraph& graph, std::vector<Part> start, const Task& task, Random random);
 
 /// Coarsen freely, bisect the coarsest level recursively, and refine at every level.

@@ -53,7 +53,7 @@ void run(Job& job, Hypergraph& graph, const Task& task) {
   }
 }
 
-/// Take jobs until none is left. Jobs know nothing of threads, so results do not depend on them.
+/// Take jobs until none is left. Jobs are independent of threads, and so are results.
 void work(std::vector<Job>& jobs, std::atomic<std::size_t>& next, Hypergraph& graph, Task task,
           const Report& report, Deadline& deadline) {
   for (std::size_t taken = next++; taken < jobs.size(); taken = next++) {
@@ -86,7 +86,7 @@ Result part_graph(const CsrView& csr, int num_parts, std::span<const std::int64_
                   const std::vector<Start>& starts, const Options& options, const Report& report) {
   Deadline deadline(options.time_limit_s);
   check(csr, num_parts, weights, starts, options);
-  // Threads share it: nothing of it is let go of, as its nets are not lent.
+  // Threads share it: none of it is freed, because its nets are not borrowed.
   Hypergraph graph = options.objective == Objective::kJoint ? joint_hypergraph(csr, weights)
                                                             : fetch_hypergraph(csr, weights);
   const Task task{options, num_parts, bound_of(graph, num_parts, options), &deadline, nullptr, {}};

@@ -21,7 +21,7 @@
 namespace hpcgnn::volpart {
 namespace {
 
-/// The vertices of each own part, one part after the other, and where each begins.
+/// The vertices sorted by own part, and the begin of each part.
 std::pair<std::vector<std::int32_t>, std::vector<std::size_t>> by_part(const Share& share) {
   std::vector<std::size_t> begin(at(share.num_own) + 1);
   for (const std::int32_t p : share.part) ++begin[at(p) + 1];
@@ -34,7 +34,8 @@ std::pair<std::vector<std::int32_t>, std::vector<std::size_t>> by_part(const Sha
 }
 
 /// The hypergraph of a share. Its nets are those of the share in the order of their owners, without
-/// those that no move changes. They take the place of the share's own, which come back in the end.
+/// those that no move changes. They use the memory of the share's nets, which are restored in the
+/// end.
 class ShareGraph {
  public:
   ShareGraph(Share& share, std::span<const std::int64_t> outside_load) : _share(share) {
@@ -48,7 +49,7 @@ class ShareGraph {
   void restore_nets() {
     std::size_t settled = _settled.size();
     for (std::size_t v = _share.num_vertices(); v-- > 0;) {
-      // Lists move to the back, the last one first, so none is overwritten before it is read.
+      // Move lists to the back, last one first, so that none is overwritten before it is read.
       auto place = at(_share.indptr[v + 1]);
       const auto begin = at(_share.indptr[v]);
       const std::size_t first = _graph.nets_begin[v], last = _graph.nets_begin[v + 1];
@@ -125,7 +126,7 @@ class ShareGraph {
 
   Share& _share;
   Hypergraph _graph;
-  std::vector<Net> _name;     ///< Of each net of the hypergraph, in the share.
+  std::vector<Net> _name;     ///< Number in the share of each net of the hypergraph.
   std::vector<Net> _settled;  ///< The other nets of each vertex, one vertex after the other.
 };
 
@@ -237,7 +238,7 @@ std::int64_t receive_bound(const Share& share, std::span<const std::int64_t> own
 
 std::vector<std::int32_t> refine_share(Share& share, const Whole& whole, const Options& options,
                                        int cycle, int cycles, const SumOverShares& sum) {
-  // Step 1: Build the hypergraph of the share, with what it cannot change kept at its vertices.
+  // Step 1: Build the hypergraph of the share; loads that it cannot change are kept by vertex.
   share.check();
   require(whole.load.size() == 2 * at(share.num_parts), "there must be two loads for each part");
   require(whole.outside_load.size() == 2 * share.num_vertices(),
@@ -248,8 +249,8 @@ std::vector<std::int32_t> refine_share(Share& share, const Whole& whole, const O
   std::vector<Part> part(share.part.begin(), share.part.end());
   for (int p = share.num_own; p < share.num_parts; ++p) part.push_back(static_cast<Part>(p));
 
-  // Step 2: What the share accounts for itself is taken out of the loads of the whole. What several
-  // shares account for (each row between them) cancels, since only changes are exchanged.
+  // Step 2: Subtract the share's own loads from those of the whole. Rows between shares are counted
+  // by several shares, which cancels because only changes are exchanged.
   Surroundings around{
       share.num_own, whole.total_weight, std::vector<Load>(at(share.num_parts)), {}};
   std::optional<State> state(std::in_place, graph, share.num_parts, part, &around);

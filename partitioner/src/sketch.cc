@@ -15,7 +15,7 @@ namespace {
 constexpr int kLevels = 3;
 constexpr Weight kSketchedPerPart = 50;
 
-/// The neighbours of one vertex after the other, and the weight of the nets between them.
+/// The neighbours of a vertex, and the weight of the nets between them.
 class Neighbours {
  public:
   explicit Neighbours(const Hypergraph& graph) : _graph(graph), _weight(graph.num_vertices()) {}
@@ -47,7 +47,7 @@ double draw(Vertex u, Vertex v, std::uint64_t seed) {
   return Random(seed ^ (std::uint64_t{high} << 32 | low)).unit();
 }
 
-/// Contract `graph` and follow in `cluster` where its rows went.
+/// Contract `graph`, and update the cluster of each row.
 void coarsen(Hypergraph& graph, std::vector<std::int32_t>& cluster, int num_parts,
              std::int64_t max_edges, Random& random) {
   const Weight max_weight = graph.total_weight() / (kSketchedPerPart * num_parts) + 1;
@@ -89,7 +89,7 @@ Sketch sketch(const CsrView& csr, int num_parts, std::span<const std::int64_t> w
   coarsen(graph, found.cluster, num_parts, max_edges, random);
   Neighbours near(graph);
   const auto [edges, degree] = degrees(graph, near);
-  // Over all stored edges, the weights over the degrees of both ends sum up to twice the vertices.
+  // The sum over stored edges of weight / degree, for both ends, is twice the number of vertices.
   const double share = static_cast<double>(max_edges) / (2.0 * graph.num_vertices());
   found.indptr.push_back(0);
   for (Vertex v = 0; v < graph.num_vertices(); ++v) {

@@ -11,7 +11,7 @@
 namespace hpcgnn::volpart {
 namespace {
 
-/// The least loaded part, by a tree of winners: the root is known, a change takes log(parts).
+/// The least loaded part, by a tournament tree: O(1) to read, O(log parts) to update.
 class LeastLoaded {
  public:
   explicit LeastLoaded(std::span<const std::int64_t> load)
@@ -38,7 +38,7 @@ class LeastLoaded {
   std::vector<std::int32_t> winner_;
 };
 
-/// Which share of a part's attraction is left at a load.
+/// The factor of a part's attraction at a load.
 double room(double load, double capacity) {
   double power = std::min(load / capacity, 1.0);
   for (int i = 0; i < 4; ++i) power *= power;

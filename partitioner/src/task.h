@@ -1,4 +1,4 @@
-/// What the phases of one run share, and what they hand on.
+/// Data shared by the phases of one run.
 #pragma once
 
 #include <functional>
@@ -15,10 +15,10 @@ namespace hpcgnn::volpart {
 struct Task {
   Options options;
   int num_parts = 1;
-  /// Rows that the busiest receiver gets in every partition; 0 where receiving is not priced.
+  /// Lower bound of the busiest receiver's rows in any partition; 0 if receiving is not priced.
   Rows receive_bound = 0;
   const Deadline* deadline = nullptr;
-  /// What is outside, where a share is refined.
+  /// The surroundings, if a share is refined.
   Surroundings* around = nullptr;
   std::function<void(const std::string&)> report;
 };

@@ -30,7 +30,7 @@ SAID = {
         "fell from 82.00 % in epoch 2 to 75.50 % at the end",
     ),
     "small steps": ("time", "60 steps of 1.45 ms", "the work of a step is small"),
-    "slow link": ("time", "messages that nobody sent late", "slow link"),
+    "slow link": ("time", "messages that were not sent late", "slow link"),
     "swap": ("ranks", "rank 1 read 50,000 pages from disk", "memory is short"),
 }
 CHANGE = {
@@ -69,7 +69,7 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
     assert found.learning.startswith("Converged: validation accuracy has settled")
     assert found.time.startswith("An epoch takes 101 ms (median of 7), most of it dense products")
     assert found.ranks.startswith("No rank is slow: rank 0 computes longest, 100 ms of an epoch")
-    assert found.next.startswith("Nothing that was recorded asks for a change")
+    assert found.next.startswith("The records suggest no change")
     assert found.command == f"hpcgnn predict {tmp_path / 'run'} -o answers.csv"
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
     (run / "log.txt").write_text(f"2026-01-01T00:00:00.000Z {fault} weights are not finite\n")
     found = answered(run)
     assert found.learning.startswith(
-        "The run diverged: its loss was no number in epoch 8; the last"
+        "The run diverged: its loss was not finite in epoch 8; the last"
     )
     assert "train.learning_rate=0.002" in found.command
     grown = Plant().write(tmp_path / "grown")
@@ -176,7 +176,7 @@ def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
 def test_cores_that_others_use_are_told_from_cores_that_ranks_share(tmp_path: Path) -> None:
     queue = {"queued_s": (0.01, 0.01, 0.5, 0.01)}
     one = answered(Plant(work=(0.1, 0.1, 0.2, 0.1), usage=queue).write(tmp_path / "one"))
-    assert "it stood in the queue for a core" in one.ranks
+    assert "it waited for a core" in one.ranks
     queue = {"queued_s": (0.3, 0.3, 0.3, 0.3)}
     every = answered(Plant(usage=queue).write(tmp_path / "every"))
     assert "Other programs use the 4 cores of node1" in every.ranks

@@ -208,7 +208,7 @@ def test_matrix_tells_what_it_leaves_out(writer, capsys):
     comm_matrix.main([str(writer.path)])
     out = capsys.readouterr().out
     assert "note: no trace of ranks [1]" in out
-    assert "note: 6 rows name no receiver" in out
+    assert "note: 6 rows have no recorded receiver" in out
 
 
 def test_matrix_refuses_files_of_different_runs(writer):

@@ -55,14 +55,14 @@ def test_a_killed_process_may_leave_only_half_a_header(writer):
         ("{torn", "is not a JSON object"),
         ("[" * 100_000, "is not a JSON object"),
         ("17", "is not a JSON object"),
-        ('{"name":"dense","t_ns":1}', "'dur_ns' is missing or no integer"),
-        ('{"t_ns":1}', "'name' is missing or no string"),
+        ('{"name":"dense","t_ns":1}', "'dur_ns' is not a 64-bit integer"),
+        ('{"t_ns":1}', "'name' is not a string"),
         ('{"name":"sleep"}', "unknown phase in 'sleep'"),
-        ('{"name":"exchange","peers":[[1,2]]}', "'peers' is no list"),
-        ('{"name":"exchange","peers":[[1,2,-3]]}', "'peers' is no list"),
+        ('{"name":"exchange","peers":[[1,2]]}', "'peers' is not a list"),
+        ('{"name":"exchange","peers":[[1,2,-3]]}', "'peers' is not a list"),
         ('{"schema":9,"rank":0}', "trace schema 9, this program reads 1"),
-        ('{"schema":1,"rank":3}', "is of rank 3"),
-        ('{"schema":1,"rank":0}', "'ranks' is missing"),
+        ('{"schema":1,"rank":3}', "belongs to rank 3"),
+        ('{"schema":1,"rank":0}', "'ranks' is not a 64-bit integer"),
     ],
 )
 def test_damage_in_the_middle_names_file_and_line(writer, line, message):
@@ -86,16 +86,16 @@ def test_missing_and_foreign_directories(tmp_path, writer):
     with pytest.raises(InputError, match="absent: is not a directory"):
         open_run(tmp_path / "absent")
     (tmp_path / "foreign").mkdir()
-    with pytest.raises(InputError, match="is no run directory"):
+    with pytest.raises(InputError, match="is not a run directory"):
         open_run(tmp_path / "foreign")
     writer.summary(name="x")
-    with pytest.raises(InputError, match="holds no trace"):
+    with pytest.raises(InputError, match="has no trace"):
         open_run(writer.path).traces()
-    with pytest.raises(InputError, match=r"holds no metrics.jsonl"):
+    with pytest.raises(InputError, match=r"has no metrics.jsonl"):
         open_run(writer.path).metrics()
     (writer.path / "trace").mkdir()
     (writer.path / "trace" / "rankless.jsonl").write_text("")
-    with pytest.raises(InputError, match="holds no trace"):
+    with pytest.raises(InputError, match="has no trace"):
         open_run(writer.path).traces()
 
 
@@ -155,7 +155,7 @@ def test_metrics_are_numbers(writer, value):
         assert len(open_run(writer.path).metrics()) == 1
     line = json.dumps({"seed": 1, "epoch": 0, "valid_accuracy": value})
     (writer.path / "metrics.jsonl").write_text(line + "\n")
-    with pytest.raises(InputError, match=r"metrics.jsonl:1: valid_accuracy is no number"):
+    with pytest.raises(InputError, match=r"metrics.jsonl:1: valid_accuracy is not a number"):
         open_run(writer.path).metrics()
 
 

@@ -186,12 +186,12 @@ def test_many_runs_are_told_apart(capsys, make_run, tmp_path):
         r"train.learning_rate.*?run1</td><td data-name=.*? data-key=\"0.02\">0.02<", differ
     )
     # The best by validation, here the first of three alike, is what the others are set against.
-    assert re.search(r"Best by validation: run0 with [0-9.]+ %, 0.00 points before run1.", text)
+    assert re.search(r"Best by validation: run0 with [0-9.]+ %, 0.00 points ahead of run1.", text)
     assert "Fastest epochs: run0 with 14 ms." in text
     heads = re.findall(r'<button type="button">([^<]*)', text)[:6]
     assert heads == ["run", "valid", "valid \u0394", "test", "epoch s", "epoch ratio"]
     assert "run.dir" not in text[text.index("What all configurations share") :]
-    for caption in ("Peak memory, rank that needed most", *SHARED, *CAPTIONS[4:]):
+    for caption in ("Peak memory, largest over ranks", *SHARED, *CAPTIONS[4:]):
         assert caption in text
     assert text.count("<details") == 4
 
@@ -244,7 +244,7 @@ def test_a_run_without_trace_summary_or_epochs_has_what_is_left(capsys, make_run
     shutil.rmtree(path / "trace")
     facts, text = write(capsys, path)
     assert facts["figures"] == 5
-    assert "No trace: seconds below are of the whole run" in text
+    assert "No trace: seconds below are for the whole run" in text
     (path / "summary.json").unlink()
     _, text = write(capsys, path)
     assert "not ended" in text
@@ -256,7 +256,7 @@ def test_a_run_without_trace_summary_or_epochs_has_what_is_left(capsys, make_run
 def test_the_page_stays_below_five_megabytes(capsys, make_run, monkeypatch):
     monkeypatch.setattr(report, "_MOST_BYTES", 100_000)
     _, text = write(capsys, make_run("one"), make_run("two"))
-    assert "Left out, or the page would pass 5 MB: one, two." in text or "5 MB: two." in text
+    assert "Left out to keep the page below 5 MB: one, two." in text or "5 MB: two." in text
 
 
 def test_faults_name_the_file(make_run, tmp_path):

@@ -96,7 +96,9 @@ def test_planes() -> None:
     assert np.ptp(sides, axis=1).max() < 1
     assert len(made.get_masked_triangles()) < len(made.triangles)
     for where in (("x", None), (None, 0.5)):
-        with pytest.raises(InputError, match="--at cut nodes of 3 axes, and these have 2"):
+        with pytest.raises(
+            InputError, match="--at need positions in 3 dimensions, and these have 2"
+        ):
             Plane.of(apart, *where)
 
 
@@ -135,10 +137,10 @@ def test_without_positions_errors_are_shown(
     found = json.loads(capsys.readouterr().out)
     assert found["figures"] == 1
     np.testing.assert_allclose(found["errors"]["rmse"][info.name], [0.5])
-    with pytest.raises(InputError, match="--gif: pictures are of fields of nodes with positions"):
+    with pytest.raises(InputError, match="--gif: pictures need fields of nodes with positions"):
         rollout.main([str(path), "--gif", "a.gif"])
     store.unlink()
-    with pytest.raises(InputError, match="shows nothing: no node with fields has a position"):
+    with pytest.raises(InputError, match="nothing to show: no node with fields has a position"):
         rollout.main([str(path)])
 
 

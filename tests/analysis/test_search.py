@@ -47,6 +47,16 @@ def test_a_table_of_what_differs(runs, capsys, tmp_path):
     assert out.splitlines()[-1].startswith(f"figure: {tmp_path / 'figures' / 'search.svg'}")
 
 
+def test_runs_may_differ_in_a_list(runs, capsys, tmp_path):
+    for number, path in enumerate(runs):
+        text = f"[sampling]\nfan_outs = [{number % 2}, 5]\n"
+        (path / "config.toml").write_text(text)
+    search.main([*map(str, runs), "--json", "--out", str(tmp_path)])
+    best = json.loads(capsys.readouterr().out)["runs"][0]
+    assert best["settings"] == {"sampling.fan_outs": [1, 5]}
+    assert "[0, 5]" in (tmp_path / "search.svg").read_text()
+
+
 def test_only_run_directories(tmp_path):
     with pytest.raises(InputError, match="name directories of runs"):
         search.main([str(tmp_path)])

@@ -1,9 +1,9 @@
 """The kernels on the GPU: the same functions as `hpcgnn.kernels`, on CuPy arrays.
 
-The .cu files beside this one are compiled by NVRTC at the first use. Importing this package imports
-no CuPy; calling a function does, and raises `GpuUnavailableError` where it is missing. Kernels run
-on CuPy's current stream and nothing waits for them. `DeviceGroups` cut the rows of a pattern into
-neighbour groups: make them once and give them to every product. docs/gpu.md tells what has been
+NVRTC compiles the .cu files of this package at first use. Importing the package does not import
+CuPy; calling a function does, and raises `GpuUnavailableError` if it is missing. Kernels run on
+CuPy's current stream, and no function waits for them. `DeviceGroups` cut the rows of a pattern into
+neighbour groups: make them once and pass them to every product. docs/gpu.md says what has been
 verified, and how.
 """
 

@@ -1,11 +1,11 @@
 """Softmax attention over the edges of sparse blocks on the GPU, and the state of its softmax.
 
-Functions and meaning are those of `hpcgnn.kernels.attention`, with operands that hold CuPy arrays;
-masks of both kinds of dropout are the same, bit for bit. Indices and rows are not checked. What
-edges add to a state is the same every time; gradients that several groups of edges add to are
-summed in any order. Everything runs on CuPy's current stream. All functions raise
-`GpuUnavailableError` without CuPy, TypeError for a wrong dtype or an array that is not
-C-contiguous, and ValueError for shapes that do not match, words or probabilities out of range.
+The functions are those of `hpcgnn.kernels.attention`, for operands that hold CuPy arrays; the masks
+of both kinds of dropout agree bit for bit. Indices and rows are not checked. States are
+reproducible; gradients to which several groups of edges contribute are summed in any order.
+Everything runs on CuPy's current stream. All functions raise `GpuUnavailableError` without CuPy,
+TypeError for a wrong dtype or an array that is not C-contiguous, and ValueError for mismatched
+shapes, and key words or probabilities out of range.
 """
 
 from numbers import Integral, Real
@@ -32,19 +32,19 @@ from hpcgnn.kernels.operands import (
 DeviceScore: TypeAlias = AdditiveScore | DynamicScore
 
 _VECTORS = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1), "float16": (8, 1)}
-# Edges whose logits a tile takes at once, however narrow a head is.
+# A tile computes at least this many logits at once, however narrow a head is.
 _LEAST_LANES = 4
 _WARP = 32
-# Elements of a vector, at most: a thread holds columns of up to six rows of dynamic scores, and
-# fewer elements of each leave it registers.
+# Most elements of a vector. For dynamic scores a thread holds columns of up to six rows, so shorter
+# vectors save registers.
 _WIDEST = {"additive": 8, "dynamic": 4}
-# Tiles that share the edges of a head in the walk by rows, at least where there are as many groups:
-# each adds to the same gradient of the vector once.
+# Least number of tiles per head in the walk by rows, if there are as many groups: each tile adds
+# to the same gradient of the vector once.
 _TILES = 4096
-# Rows of z that a thread sums for the gradient of the weights before it adds them atomically.
+# Rows of z that a thread sums for the gradient of the weights before one atomic addition.
 _CHUNK_ROWS = 64
 _NO_DRAW = EdgeDraw(0, 0.0, 0, 0.0)
-# Of numbers of a state, and of products of heads.
+# Vector widths for states, and for products of heads.
 _STATE_VECTORS = {"float32": (4, 1), "float64": (2, 1)}
 _DOT_VECTORS = _STATE_VECTORS | {"bfloat16": (4, 1), "float16": (4, 1)}
 
@@ -86,7 +86,7 @@ def attention_forward(
     _check_heads(score.values, (num_targets, heads), top=state.top)
     groups = _groups_of(block)
     cupy, count, dtype = load_cupy(), groups.host.num_pieces, state.out.dtype
-    # Rows of several groups: each makes a state of its own, and they merge in order.
+    # In rows split into several groups each group makes its own state; they are merged in order.
     pieces = SoftmaxState(
         *(cupy.empty((count, columns), dtype) for columns in (heads, heads, heads * width))
     )
@@ -98,8 +98,8 @@ def attention_forward(
         "pieces": _state_fields(pieces),
     }
     _launch(score, "forward", fields, shape, tile, groups.host.row.size)
-    places = groups.split_starts, groups.split_rows
-    _merge_states(state, pieces, block.rows, groups.host.split_rows.size, places)
+    split = groups.split_starts, groups.split_rows
+    _merge_states(state, pieces, block.rows, groups.host.split_rows.size, split)
 
 
 def attention_backward(
@@ -109,7 +109,7 @@ def attention_backward(
     gradients: Gradients,
     draw: Draw | None = None,
 ) -> None:
-    """Add the gradients that a walk over the columns of a block gives."""
+    """Add the gradients that are accumulated by a walk over the columns of a block."""
     values, indptr = score.values, transposed.indptr
     shape = _check_backward(transposed, score, saved)
     if indptr.size != values.shape[0] + 1:
@@ -129,7 +129,7 @@ def attention_backward_rows(
     gradients: Gradients,
     draw: Draw | None = None,
 ) -> None:
-    """Add the gradients of target and vector, which a walk over the rows of a block gives."""
+    """Add the gradients of target and vector, accumulated by a walk over the rows of a block."""
     _check_heads(score.values, score.target.shape, dtarget=gradients.targets)
     _check_heads(score.values, score.vector.shape, dvector=gradients.weights)
     into = gradients.targets, gradients.weights
@@ -151,7 +151,7 @@ def _additive_backward(
     if (weights is None) != (gradients.weights is None):
         raise ValueError("weights and dweights go together")
     groups = _groups_of(transposed)
-    # What arrives here goes on to the weights, and must be told apart from what was there.
+    # The gradient of the weights needs this call's contribution alone, without what dsource held.
     gain = dsource if weights is None else load_cupy().zeros(dsource.shape, dsource.dtype)
     tile = _tile(score, shape, saved.grad, gradients.values, weights)
     fields: Fields = {
@@ -276,7 +276,7 @@ def attention_delta(
     _check_bias(bias, out)
     heads = delta.shape[1]
     if delta.shape[0] != out.shape[0] or (heads > 0 and out.shape[1] % heads != 0):
-        raise ValueError(f"delta has the shape {delta.shape} beside an out of {out.shape}")
+        raise ValueError(f"the shape of delta, {delta.shape}, does not match out, {out.shape}")
     _head_dots(grad, out, bias, delta, out.dtype.name)
 
 
@@ -285,12 +285,12 @@ def _merge_states(
     other: SoftmaxState,
     rows: DeviceArray | None,
     count: int,
-    places: tuple[DeviceArray | None, DeviceArray | None],
+    split: tuple[DeviceArray | None, DeviceArray | None],
 ) -> None:
-    """Merge `count` items of `other`, each one row or, by `places`, several in order.
+    """Merge `count` items of `other`; each is one row or, with `split`, several rows in order.
 
-    Places are ``(count + 1,)`` int64 first row of each item, and ``(count,)`` int32 row of the
-    block.
+    `split` holds the first row of each item, ``(count + 1,)`` int64, and the row of the block that
+    the item belongs to, ``(count,)`` int32.
     """
     heads = int(state.top.shape[1])
     width = int(state.out.shape[1]) // heads if heads > 0 else 0
@@ -300,8 +300,8 @@ def _merge_states(
     fields: Fields = {
         "state": _state_fields(state),
         "other": _state_fields(other),
-        "starts": pointer(places[0]),
-        "block_rows": pointer(places[1]),
+        "starts": pointer(split[0]),
+        "block_rows": pointer(split[1]),
         "rows": pointer(rows),
         "num_items": count,
         "num_heads": heads,
@@ -315,7 +315,7 @@ def _merge_states(
 def _head_dots(
     x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, out: DeviceArray, element: str
 ) -> None:
-    """Write ``out[i, h] = <x[i, h, :], y[i, h, :] - bias[h, :]>``, of checked arrays.
+    """Write ``out[i, h] = <x[i, h, :], y[i, h, :] - bias[h, :]>`` for checked arrays.
 
     `y` has the shape of `x`, or is ``(H, D)``, the same for all rows.
     """
@@ -346,16 +346,16 @@ def _launch(
     tile: tuple[int, int, int],
     items: int,
 ) -> None:
-    """Run the version of a score's kernel for a tile, `items` for each head."""
+    """Run the variant of a score's kernel for this tile, with `items` work items for each head."""
     vector, vectors, lanes = tile
     name = f"{score.kind}_{walk}_{short_name(shape.element)}_v{vector}_k{vectors}"
     launch(f"attention_{score.kind}", name, fields, items=items * shape.heads, lanes=lanes)
 
 
 def _tile(score: DeviceScore, shape: _Shape, *arrays: DeviceArray | None) -> tuple[int, int, int]:
-    """Return elements of a vector, vectors of a thread, and threads of a tile for one head.
+    """Choose the elements of a vector, vectors of a thread, and threads of a tile for one head.
 
-    `arrays` are read and written by vectors, beside the values.
+    The kernel accesses `arrays` and the score's values by vectors.
     """
     options = tuple(min(count, _WIDEST[score.kind]) for count in _VECTORS[shape.element])
     vector = vector_width(options, shape.width, score.values, *arrays)
@@ -430,7 +430,7 @@ def _check_pattern(block: Block, score: DeviceScore) -> None:
 
 
 def _check_score(score: DeviceScore, shape: _Shape) -> None:
-    """Raise unless the operands of a score fit their values."""
+    """Raise unless the operands of a score fit its values."""
     values, (_, num_targets, heads, width) = score.values, shape
     _check_width(values, heads, width)
     if isinstance(score, AdditiveScore):
@@ -442,7 +442,7 @@ def _check_score(score: DeviceScore, shape: _Shape) -> None:
 
 
 def _check_backward(block: Block, score: DeviceScore, saved: SoftmaxGradient) -> _Shape:
-    """Raise unless what both walks read fits together; return its sizes."""
+    """Raise unless the operands of a backward walk fit together; return their sizes."""
     element, values = _element_of(score.values, score.half), score.values
     _check_pattern(block, score)
     if isinstance(score, DynamicScore):
@@ -458,7 +458,7 @@ def _check_backward(block: Block, score: DeviceScore, saved: SoftmaxGradient) ->
 
 
 def _check_heads(like: DeviceArray, shape: tuple[int, ...], **arrays: DeviceArray) -> None:
-    """Raise unless `arrays` are matrices of `shape`, float64 when `like` is, else float32."""
+    """Raise unless `arrays` are matrices of `shape`, float64 if `like` is, else float32."""
     dtypes = ("float64",) if like.dtype == np.float64 else ("float32",)
     for name, array in arrays.items():
         require_array(name, array, 2, dtypes)
@@ -472,14 +472,14 @@ def _check_width(z: DeviceArray, heads: int, width: int) -> None:
 
 
 def _check_state(state: SoftmaxState) -> tuple[int, int, int]:
-    """Raise unless the arrays are a state; return its rows, heads and width of a head."""
+    """Raise unless the arrays form a state; return its rows, heads and width of a head."""
     top, out = state.top, state.out
     require_array("out", out, 2, ("float32", "float64"))
     require_array("top", top, 2, ("float32", "float64"))
     num_rows, heads = top.shape
     _check_heads(out, (num_rows, heads), top=top, total=state.total)
     if out.shape[0] != num_rows or (heads == 0 and out.shape[1] != 0):
-        raise ValueError(f"out has the shape {out.shape} beside a top of {top.shape}")
+        raise ValueError(f"out has the shape {out.shape}, which does not match top, {top.shape}")
     if heads > 0 and out.shape[1] % heads != 0:
         raise ValueError(f"{out.shape[1]} columns of out do not divide into {heads} heads")
     return num_rows, heads, out.shape[1] // heads if heads > 0 else 0
@@ -494,7 +494,7 @@ def _check_bias(bias: DeviceArray | None, out: DeviceArray) -> None:
 
 
 def _check_numbers(score: DeviceScore, draw: Draw | None) -> None:
-    """Raise TypeError for what should be a number, ValueError for a word beyond 64 bits."""
+    """Raise TypeError for numbers of a wrong type, ValueError for a word beyond 64 bits."""
     reals: dict[str, object] = {"slope": score.slope}
     words: dict[str, object] = {}
     if draw is not None:
@@ -503,7 +503,8 @@ def _check_numbers(score: DeviceScore, draw: Draw | None) -> None:
         words = {"weight_word": edges.weight_word, "edge_word": edges.edge_word}
     for name, value in (reals | words).items():
         if not isinstance(value, Integral if name in words else Real):
-            raise TypeError(f"{name} = {value!r} is no number of its kind")
-    for word in words.values():
+            kind = "an integer" if name in words else "a real number"
+            raise TypeError(f"{name} must be {kind}, not {value!r}")
+    for name, word in words.items():
         if not 0 <= int(cast("int", word)) < 1 << 64:
-            raise ValueError(f"the word of a dropout must be in [0, 2**64), not {word}")
+            raise ValueError(f"{name} must be in [0, 2**64), not {word}")

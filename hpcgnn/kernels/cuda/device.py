@@ -1,4 +1,4 @@
-"""CuPy, imported at the first use, and the check that a GPU is there."""
+"""Import CuPy at first use, check for a GPU, and describe device arrays to the kernels."""
 
 import importlib
 import platform
@@ -9,32 +9,32 @@ from hpcgnn.errors import InputError
 from hpcgnn.kernels import arguments
 from hpcgnn.kernels.arguments import WireFormat
 
-# A cupy.ndarray: CuPy is no dependency, so that its types cannot be named.
+# A cupy.ndarray: CuPy is not a dependency, so its types cannot be named.
 DeviceArray: TypeAlias = Any
 
-# The first that takes streams of others by their protocol.
+# The first major version that accepts other libraries' streams by their protocol.
 _LEAST_CUPY = 14
 
 
 class GpuUnavailableError(InputError):
-    """CuPy is not installed, or finds no GPU that it can use."""
+    """CuPy is not installed, or finds no usable GPU."""
 
 
 def load_cupy() -> Any:
-    """Return the module cupy; raises `GpuUnavailableError` where it is not installed."""
-    # Every launch asks.
+    """Return the module cupy; raise `GpuUnavailableError` if it is not installed."""
+    # Every launch comes here; the lookup is faster than an import.
     if (loaded := sys.modules.get("cupy")) is not None:
         return loaded
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
         raise GpuUnavailableError(
-            f"CuPy cannot be imported ({error}): pip install cupy-cuda12x, which hpcgnn[gpu] does"
+            f"CuPy cannot be imported ({error}): pip install cupy-cuda12x, or install hpcgnn[gpu]"
         ) from error
 
 
 def require_gpu() -> None:
-    """Raise `GpuUnavailableError`, one line that names the reason, unless CuPy finds a GPU."""
+    """Raise `GpuUnavailableError` with the reason in one line unless CuPy finds a GPU."""
     cupy = load_cupy()
     if int(cupy.__version__.partition(".")[0]) < _LEAST_CUPY:
         raise GpuUnavailableError(
@@ -50,10 +50,9 @@ def require_gpu() -> None:
 
 
 def use_device(number: int) -> int:
-    """Make one of the GPUs that CuPy finds the current one; return which.
+    """Make the GPU `number`, modulo the number of GPUs, the current device; return its index.
 
-    Numbers beyond the last GPU begin anew at the first. Raises `GpuUnavailableError` where there is
-    none.
+    Raises `GpuUnavailableError` if there is no GPU.
     """
     require_gpu()
     cuda = load_cupy().cuda
@@ -63,7 +62,7 @@ def use_device(number: int) -> int:
 
 
 def card_id() -> str:
-    """Return what tells the current GPU from all others."""
+    """Return a string that identifies the current GPU among those of all hosts."""
     return f"{platform.node()} {load_cupy().cuda.Device().pci_bus_id}"
 
 
@@ -73,9 +72,9 @@ def pointer(array: DeviceArray | None) -> int:
 
 
 def storage_of(array: DeviceArray, half: WireFormat | None) -> str:
-    """Return the name of the elements' type: what `half` says where `array` is uint16.
+    """Return the name of the element type: the dtype, or `half` if `array` is uint16.
 
-    Raises `TypeError` where it does not.
+    Raises `TypeError` if `array` is uint16 and `half` is not a 16-bit format.
     """
     name = arguments.dtype_name(array.dtype)
     if name != "uint16":
@@ -94,12 +93,12 @@ class EventClock:
     """A `hpcgnn.trace.DeviceClock`: marks CuPy's current stream with CUDA events."""
 
     def mark(self) -> Any:
-        """Return an event behind the work that was issued so far."""
+        """Return an event recorded after the work issued so far."""
         event = load_cupy().cuda.Event()
         event.record()
         return event
 
     def ns_between(self, start: Any, end: Any) -> int:
-        """Return the nanoseconds from one event to a later one, when that has come."""
+        """Wait for a later event, and return the nanoseconds from the first one to it."""
         end.synchronize()
         return round(float(load_cupy().cuda.get_elapsed_time(start, end)) * 1e6)

@@ -1,4 +1,4 @@
-"""The end of a layer on the GPU: bias, rectifier and dropout in one pass, and their gradient."""
+"""Bias, ReLU and dropout at the end of a layer on the GPU in one pass, and their gradient."""
 
 import math
 
@@ -9,7 +9,7 @@ from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_
 from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
 
 _ENDINGS = {"f32": (4, 1), "f64": (2, 1), "bf16": (4, 1)}
-# Of the rows whose columns are summed: enough to be busy, few enough to be joined quickly.
+# Column sums of the gradient: enough partial sums to keep the GPU busy, few enough to add quickly.
 _LEAST_SHARES, _SUMMING_THREADS = 1 << 10, 1 << 13
 _WARP = 32
 
@@ -25,11 +25,11 @@ def finish_rows(
 ) -> None:
     """Write ``drop(rectify(x + bias))``, rounded once.
 
-    Arguments and meaning are those of `hpcgnn.kernels.finish_rows`, with CuPy arrays, and so is
-    the mask, bit for bit. Runs on CuPy's current stream.
+    The arguments are those of `hpcgnn.kernels.finish_rows`, with CuPy arrays, and the mask agrees
+    bit for bit. Runs on CuPy's current stream.
 
-    Raises `TypeError` for a wrong dtype, or an array that is not C-contiguous, and `ValueError` for
-    shapes that do not match, p or key out of range.
+    Raises `TypeError` for a wrong dtype or an array that is not C-contiguous, and `ValueError` for
+    mismatched shapes, and p or key out of range.
     """
     kind = _ending_kind(x, half)
     _require_like("out", out, x)
@@ -39,7 +39,7 @@ def finish_rows(
     if row_ids is not None:
         require_array("row_ids", row_ids, 1, ("int64",))
         if row_ids.size != x.shape[0]:
-            raise ValueError(f"{row_ids.size} names for {x.shape[0]} rows")
+            raise ValueError(f"{row_ids.size} row_ids for {x.shape[0]} rows")
     if not 0 <= key < 1 << 64:
         raise ValueError(f"key must be in [0, 2**64), not {key}")
     lanes, vector = tile_lanes(-(-x.shape[1] // 2)), vector_width((2, 1), x.shape[1], x, out)
@@ -70,8 +70,8 @@ def finish_rows_gradient(
 ) -> None:
     """Write the gradient of `finish_rows` with `rectify`, and the sums of its columns.
 
-    Arguments and meaning are those of `hpcgnn.kernels.finish_rows_gradient`, with CuPy arrays; the
-    sums are in another order, the same every time. Runs on CuPy's current stream.
+    The arguments are those of `hpcgnn.kernels.finish_rows_gradient`, with CuPy arrays. The order of
+    the sums differs from the CPU's, but is always the same. Runs on CuPy's current stream.
     """
     kind = _ending_kind(gradient, half)
     for name, array in (("result", result), ("out", out)):
@@ -114,13 +114,13 @@ def dropout_rows(
 ) -> None:
     """Zero each element with probability p and divide the others by ``1 - p``.
 
-    Arguments and meaning are those of `hpcgnn.kernels.dropout_rows`, with CuPy arrays.
+    The arguments are those of `hpcgnn.kernels.dropout_rows`, with CuPy arrays.
     """
     finish_rows(x, out, draw=(row_ids, key, p))
 
 
 def drop_threshold(p: float) -> int:
-    """Return the number below which 32 random bits mean "dropped", of p in [0, 1]."""
+    """Return the threshold for p in [0, 1]: 32 random bits below it drop an element."""
     if not 0 <= p <= 1:
         raise ValueError(f"p must be in [0, 1], not {p}")
     return int(math.ldexp(p, 32) + 0.5)
@@ -130,17 +130,17 @@ def _ending_kind(x: DeviceArray, half: WireFormat) -> str:
     require_array("rows", x, 2, DENSE)
     kind = storage_of(x, half)
     if kind == "float16":
-        raise TypeError("no layer ends in float16 on the GPU; use bfloat16")
+        raise TypeError("finish_rows does not support float16 on the GPU; use bfloat16")
     return short_name(kind)
 
 
 def _require_like(name: str, array: DeviceArray, x: DeviceArray) -> None:
     require_array(name, array, 2, (x.dtype.name,))
     if array.shape != x.shape:
-        raise ValueError(f"{name} has the shape {array.shape} and the rows {x.shape}")
+        raise ValueError(f"{name} must have the shape {x.shape}, not {array.shape}")
 
 
 def _require_row(name: str, array: DeviceArray, x: DeviceArray) -> None:
     require_array(name, array, 1, ("float64" if x.dtype == np.float64 else "float32",))
     if array.size != x.shape[1]:
-        raise ValueError(f"{name} has {array.size} numbers and the rows {x.shape[1]} columns")
+        raise ValueError(f"{name} must have {x.shape[1]} elements, not {array.size}")

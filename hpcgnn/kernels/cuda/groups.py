@@ -17,7 +17,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
-# A piece of a split row leaves a whole state behind, so that pieces are long; hubs still spread.
+# Each piece of a split row writes a whole state, so pieces are long; hubs are still spread.
 ATTENTION_GROUP_SIZE = 64
 
 
@@ -32,8 +32,8 @@ class GroupRule(Protocol):
 class GroupSizeRule:
     """Group size by linear regression on the graph's structure (equation 3).
 
-    The factors are of the number of nodes, of edges, and of edges over nodes; no size is larger
-    than `largest`, which graphs beyond those of the fit would have.
+    The coefficients multiply the number of nodes, the number of edges and edges per node. `largest`
+    bounds the size for graphs larger than those of the fit.
     """
 
     intercept: float
@@ -45,7 +45,7 @@ class GroupSizeRule:
     def size(self, num_nodes: int, num_edges: int) -> int:
         """Return the size for a graph, at least 1.
 
-        For an execution path these are the nodes with edges in it and its edges.
+        For an execution path, count its edges and the nodes that have edges in it.
         """
         if num_nodes == 0:
             return 1
@@ -65,7 +65,7 @@ class GroupSizeRule:
     def load(path: Path) -> "GroupSizeRule":
         """Read coefficients that `save` wrote.
 
-        Raises `InputError` where the file cannot be read or misses a coefficient.
+        Raises `InputError` if the file cannot be read or lacks a coefficient.
         """
         try:
             table = json.loads(path.read_text())
@@ -73,7 +73,7 @@ class GroupSizeRule:
             values = {name: float(table[name]) for name in names if name != "largest"}
             values["largest"] = float(table.get("largest", math.inf))
         except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{path}: not a file of group-size coefficients ({error})") from error
+            raise InputError(f"{path}: cannot read group-size coefficients ({error})") from error
         except KeyError as error:
             raise InputError(f"{path}: the coefficient {error} is missing") from error
         if not all(math.isfinite(value) for name, value in values.items() if name != "largest"):
@@ -93,7 +93,7 @@ class FixedSize:
 
 
 # Fitted by benchmarks.calibrate_group_size on an NVIDIA H100 to graphs of 15,000 to 7.5 million
-# edges; on larger ones 64 was best.
+# edges; on larger graphs 64 was best.
 MEASURED_RULE = GroupSizeRule(
     intercept=13.0796, per_node=2.83761e-5, per_edge=1.18664e-6, per_degree=-0.0322562, largest=64
 )
@@ -112,10 +112,10 @@ class NeighborGroups:
     row, start, stop
         ``(groups,)`` int32, int64, int64: row of the pattern, first non-zero, end.
     piece
-        ``(groups,)`` int64: -1 where the group is alone on its row, otherwise its number among
+        ``(groups,)`` int64: -1 if the group is the only one of its row, otherwise its index among
         the groups of all split rows.
     split_rows, split_starts
-        ``(split,)`` int32 rows of more than one group, and ``(split + 1,)`` int64 first piece.
+        ``(split,)`` int32 rows with more than one group, and ``(split + 1,)`` int64 first pieces.
     empty_rows
         int32 rows without non-zeros, which have no group.
     """
@@ -170,7 +170,7 @@ def neighbor_groups(indptr: Offsets, size: int) -> NeighborGroups:
 class DeviceGroups:
     """Neighbour groups in device memory, made once for a pattern and given to every product.
 
-    `unstored` are the rows that no group stores to, empty and split ones together.
+    `unstored` are the rows that no group overwrites: the empty and the split rows.
     """
 
     host: NeighborGroups
@@ -204,7 +204,7 @@ class DeviceGroups:
     def of(indptr: DeviceArray, size: int | None = None) -> "DeviceGroups":
         """Make groups for a pattern whose offsets ``(m + 1,)`` int64 are on the device.
 
-        Copies the offsets to the host and waits for them. Without a size it is that of
+        Copies the offsets to the host and waits for them. The default size is that of
         `MEASURED_RULE`.
         """
         offsets = load_cupy().asnumpy(indptr)

@@ -1,4 +1,4 @@
-"""Compiles the .cu files beside this one with NVRTC, at the first use, and launches kernels."""
+"""Compile the .cu files of this package with NVRTC at first use, and launch their kernels."""
 
 import functools
 import re
@@ -12,12 +12,12 @@ import numpy as np
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
 
 COMPILE_OPTIONS = ("--std=c++17",)
-# Names and values of a kernel's struct; a struct inside it is a mapping.
+# Names and values of a kernel's argument struct; a nested struct is a nested dictionary.
 Fields: TypeAlias = dict[str, Any]
 
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 _BLOCK_THREADS = 256
-# Beyond this many blocks their threads stride over the items.
+# With more items than this many blocks cover, threads loop over items with a grid stride.
 _MOST_BLOCKS = 1 << 20
 _WARP = 32
 _VECTOR_BYTES = 16
@@ -25,9 +25,9 @@ _SHORT_NAMES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16
 
 
 def source_text(name: str) -> str:
-    """Return ``name.cu`` with its headers written in.
+    """Return ``name.cu`` with its headers inlined.
 
-    CuPy caches by the text it is given: a header that NVRTC read by itself could change unnoticed.
+    CuPy caches by source text: it would miss a change in a header that NVRTC included itself.
     """
     folder, seen = Path(__file__).parent, set[str]()
 
@@ -44,7 +44,7 @@ def source_text(name: str) -> str:
 
 
 def short_name(dtype: str) -> str:
-    """Return how kernels name a type of number."""
+    """Return the abbreviation of an element type in kernel names."""
     return _SHORT_NAMES[dtype]
 
 
@@ -63,14 +63,14 @@ def vector_width(options: tuple[int, ...], columns: int, *arrays: DeviceArray | 
 
 def tile_lanes(columns: int, least: int = 1) -> int:
     """Return the threads that share an item of `columns` vectors: a power of two, at most 32."""
-    wanted = min(max(columns, least, 1), _WARP)
-    return 1 << (wanted - 1).bit_length()
+    lanes = min(max(columns, least, 1), _WARP)
+    return 1 << (lanes - 1).bit_length()
 
 
 def launch(source: str, kernel: str, fields: Fields, *, items: int, lanes: int) -> None:
-    """Run a kernel of a file, without its suffix, on CuPy's current stream; nothing without items.
+    """Run `kernel` of the file ``source.cu`` on CuPy's current stream, unless there are no items.
 
-    `fields` are the kernel's struct, in order; `lanes` threads share an item of the grid.
+    `fields` are the kernel's argument struct, in order; `lanes` threads share a work item.
     """
     if items == 0:
         return
@@ -89,12 +89,12 @@ def _function(cupy: Any, source: str, kernel: str) -> Any:
     return _module(cupy, source).get_function(kernel)
 
 
-# A kernel always takes the same types.
+# The fields of a kernel always have the same types.
 _layouts: dict[str, tuple[struct.Struct, np.dtype[Any]]] = {}
 
 
 def _struct(kernel: str, fields: Fields) -> np.ndarray[Any, Any]:
-    """Return one record as C lays it out: int is 8 bytes wide, np.int32 4, floats are doubles."""
+    """Pack fields in C layout: int as 8 bytes, np.int32 as 4 bytes, float as double."""
     if kernel not in _layouts:
         layout = struct.Struct(f"@{_format(fields)}0Q")
         _layouts[kernel] = layout, np.dtype((np.void, layout.size))
@@ -103,7 +103,7 @@ def _struct(kernel: str, fields: Fields) -> np.ndarray[Any, Any]:
 
 
 def _format(fields: Fields) -> str:
-    """Return the types of a struct for `struct`; one inside it ends where it may begin again."""
+    """Return the format string for `struct`; ``0Q`` aligns the ends of nested structs."""
     return "".join(
         f"0Q{_format(value)}0Q"
         if isinstance(value, dict)

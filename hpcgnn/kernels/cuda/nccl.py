@@ -1,4 +1,4 @@
-"""Messages between GPUs by NCCL, through CuPy."""
+"""Point-to-point messages and collectives between GPUs: NCCL through CuPy."""
 
 import importlib
 from collections.abc import Sequence
@@ -7,26 +7,26 @@ from typing import Any
 from hpcgnn.kernels.cuda.device import DeviceArray, GpuUnavailableError, load_cupy, pointer
 
 Messages = Sequence[tuple[int, DeviceArray]]
-"""A rank, and the C-contiguous array that goes to it or comes from it."""
+"""Pairs of a peer rank and the C-contiguous array to send to it or receive from it."""
 
 
 def new_nccl_id() -> tuple[int, ...]:
-    """Return what one rank makes and all ranks of a communicator need.
+    """Return a unique id; one rank makes it, and all ranks of a communicator need it.
 
-    Raises `GpuUnavailableError` where this CuPy has no NCCL.
+    Raises `GpuUnavailableError` if this CuPy has no NCCL.
     """
     return tuple(_nccl().get_unique_id())
 
 
 class NcclRanks:
-    """Ranks, each with a GPU of its own, that send to each other, by the same `new_nccl_id`."""
+    """An NCCL communicator of ranks with one GPU each; all pass the same `new_nccl_id`."""
 
     def __init__(self, size: int, rank: int, unique_id: tuple[int, ...]) -> None:
         self._nccl = _nccl()
         self._ranks: Any = self._nccl.NcclCommunicator(size, unique_id, rank)
 
     def start(self, sent: Messages, received: Messages, stream: Any) -> None:
-        """Issue messages in both directions as one group, on a stream of CuPy."""
+        """Issue sends and receives as one group, on a CuPy stream."""
         kind = self._nccl.NCCL_UINT8
         self._nccl.groupStart()
         for rank, array in sent:
@@ -36,21 +36,21 @@ class NcclRanks:
         self._nccl.groupEnd()
 
     def broadcast(self, array: DeviceArray, root: int, stream: Any) -> None:
-        """Issue the copy of a C-contiguous array of `root` to all ranks."""
+        """Issue a broadcast of a C-contiguous array from `root`."""
         kind = self._nccl.NCCL_UINT8
         self._ranks.bcast(pointer(array), array.nbytes, kind, root, stream.ptr)
 
     def reduce(self, array: DeviceArray, total: DeviceArray, root: int, stream: Any) -> None:
-        """Issue the sum of C-contiguous arrays of floats into `total` on `root`."""
+        """Issue a sum of all ranks' C-contiguous arrays of floats into `total` on `root`."""
         kind, nccl = self._kind(array), self._nccl
-        places = pointer(array), pointer(total)
-        self._ranks.reduce(*places, array.size, kind, nccl.NCCL_SUM, root, stream.ptr)
+        addresses = pointer(array), pointer(total)
+        self._ranks.reduce(*addresses, array.size, kind, nccl.NCCL_SUM, root, stream.ptr)
 
     def all_reduce(self, array: DeviceArray, stream: Any) -> None:
-        """Issue the replacement of a C-contiguous array of floats by its sum."""
+        """Issue an in-place sum of all ranks' C-contiguous arrays of floats."""
         kind, nccl = self._kind(array), self._nccl
-        place = pointer(array)
-        self._ranks.allReduce(place, place, array.size, kind, nccl.NCCL_SUM, stream.ptr)
+        address = pointer(array)
+        self._ranks.allReduce(address, address, array.size, kind, nccl.NCCL_SUM, stream.ptr)
 
     def _kind(self, array: DeviceArray) -> Any:
         nccl = self._nccl

@@ -1,4 +1,4 @@
-"""Products of a sparse matrix with a dense one, on the GPU, by neighbour groups."""
+"""Sparse-dense matrix products on the GPU, parallel over neighbour groups."""
 
 import numpy as np
 
@@ -29,19 +29,19 @@ def spmm(
 ) -> None:
     """Multiply a CSR matrix with a dense one: ``out[rows[i]] (+)= sum values[e] * x[indices[e]]``.
 
-    Arguments and meaning are those of `hpcgnn.kernels.spmm`, with CuPy arrays; float16 goes to
-    float32 or comes from it. The product runs on CuPy's current stream. Indices and `rows` are not
-    checked. Rows of more than one group are summed in any order, so that their last bits may differ
-    from run to run, unless `out` has 16 bits; all others are the same every time.
+    The arguments are those of `hpcgnn.kernels.spmm`, with CuPy arrays; with float16 on one side the
+    other must be float32. The product runs on CuPy's current stream. Indices and `rows` are not
+    checked. Rows of more than one group are summed in any order, so their last bits may differ
+    from run to run unless `out` has 16 bits; all other rows are reproducible.
 
     Raises `GpuUnavailableError` without CuPy, `TypeError` for a wrong dtype or pair of dtypes, or
-    an array that is not C-contiguous, and `ValueError` for shapes that do not match.
+    an array that is not C-contiguous, and `ValueError` for mismatched shapes.
     """
     pair = storage_of(x, half), storage_of(out, half)
     _check(matrix, x, out, pair)
     groups: DeviceGroups = matrix.groups or DeviceGroups.of(matrix.indptr)
     cupy, width = load_cupy(), int(x.shape[1])
-    # Sums of pieces meet in `out` itself where it is as exact as they are.
+    # Pieces of split rows are added in `out` itself unless its precision is lower than theirs.
     apart = pair[1] in ("bfloat16", "float16")
     pieces = cupy.empty((groups.host.num_pieces if apart else 0, width), np.float32)
     unstored = groups.empty_rows if apart else groups.unstored
@@ -81,7 +81,7 @@ def _check(matrix: SparseMatrix, x: DeviceArray, out: DeviceArray, pair: tuple[s
     require_array("x", x, 2, DENSE)
     require_array("out", out, 2, DENSE)
     if pair not in _PAIRS:
-        raise TypeError(f"no product on the GPU takes {pair[0]} to {pair[1]}")
+        raise TypeError(f"spmm on the GPU does not support x {pair[0]} with out {pair[1]}")
     if values is not None:
         require_array("values", values, 1, ("float64",) if pair[0] == "float64" else ("float32",))
         if values.size != matrix.indices.size:

@@ -1,4 +1,4 @@
-"""Packing and unpacking of rows for exchanges, on the GPU."""
+"""Pack and unpack rows for exchanges on the GPU."""
 
 import numpy as np
 
@@ -26,16 +26,16 @@ def gather_rows(
 ) -> None:
     """Copy rows: ``out[i] = x[rows[i]]``, converting between float32 and 16-bit floats.
 
-    Arguments and meaning are those of `hpcgnn.kernels.gather_rows`, with CuPy arrays; `rows` is not
+    The arguments are those of `hpcgnn.kernels.gather_rows`, with CuPy arrays; `rows` is not
     checked. Runs on CuPy's current stream.
     """
     require_array("x", x, 2, DENSE)
     require_array("out", out, 2, DENSE)
     if x.dtype == out.dtype == np.uint16:
-        half = "bfloat16"  # A copy does not look at the bits.
+        half = "bfloat16"  # A copy does not interpret the bits.
     pair = storage_of(x, half), storage_of(out, half)
     if pair[0] != pair[1] and pair not in _CONVERSIONS:
-        raise TypeError(f"no conversion on the GPU takes {pair[0]} to {pair[1]}")
+        raise TypeError(f"gather_rows on the GPU does not convert {pair[0]} to {pair[1]}")
     options = _COPIES[pair[0]] if pair[0] == pair[1] else (4, 1)
     _require_rows(rows, x.shape[0] if rows is None else rows.size, out.shape[0])
     fields, vector = _fields(x, rows, out, out.shape[0], options)
@@ -48,14 +48,14 @@ def scatter_add_rows(
 ) -> None:
     """Add rows: ``out[rows[i]] += src[i]``, in any order where rows repeat.
 
-    Arguments and meaning are those of `hpcgnn.kernels.scatter_add_rows`, with CuPy arrays, but
-    `out` must not have 16 bits, and `rows` is not checked. Runs on CuPy's current stream.
+    The arguments are those of `hpcgnn.kernels.scatter_add_rows`, with CuPy arrays, but `out` must
+    not have 16 bits, and `rows` is not checked. Runs on CuPy's current stream.
     """
     require_array("src", src, 2, DENSE)
     require_array("out", out, 2, DENSE)
     pair = storage_of(src, half), storage_of(out, half)
     if pair not in _SUMS:
-        raise TypeError(f"no sum on the GPU takes {pair[0]} to {pair[1]}")
+        raise TypeError(f"scatter_add_rows on the GPU does not add {pair[0]} to {pair[1]}")
     require_array("rows", rows, 1, ("int32",))
     _require_rows(rows, rows.size, src.shape[0])
     fields, vector = _fields(src, rows, out, src.shape[0], _SUMS[pair])
@@ -70,9 +70,9 @@ def _fields(
     num_rows: int,
     options: tuple[int, ...],
 ) -> tuple[Fields, int]:
-    """Return the kernel's struct, and the elements that one access moves."""
+    """Return the kernel's argument struct, and the elements moved by one access."""
     if x.shape[1] != out.shape[1]:
-        raise ValueError(f"rows have {x.shape[1]} columns on one side and {out.shape[1]}")
+        raise ValueError(f"out must have {x.shape[1]} columns, not {out.shape[1]}")
     width = int(x.shape[1])
     vector = vector_width(options, width, x, out)
     fields: Fields = {
@@ -86,8 +86,8 @@ def _fields(
     return fields, vector
 
 
-def _require_rows(rows: DeviceArray | None, named: int, held: int) -> None:
+def _require_rows(rows: DeviceArray | None, listed: int, stored: int) -> None:
     if rows is not None:
         require_array("rows", rows, 1, ("int32",))
-    if named != held:
-        raise ValueError(f"{named} rows are named and {held} are there")
+    if listed != stored:
+        raise ValueError(f"{listed} rows are listed, but the array has {stored}")

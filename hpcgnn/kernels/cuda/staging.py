@@ -1,4 +1,4 @@
-"""Rows on their way between device memory and MPI, through page-locked host memory."""
+"""Copy rows between device memory and MPI through page-locked host memory."""
 
 import importlib
 from typing import Any
@@ -11,15 +11,15 @@ from hpcgnn.typing import Array
 
 
 def empty_pinned(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return a host array that the device copies to and from while the host does other things."""
+    """Return a page-locked host array, for copies to and from the device in the background."""
     return importlib.import_module("cupyx").empty_pinned(shape, np.dtype(dtype))
 
 
 class Download:
-    """A copy to the host under way, ordered on CuPy's current stream.
+    """An asynchronous copy to the host, ordered on CuPy's current stream.
 
-    The array on the device is C-contiguous; `host` of the same shape and dtype is from
-    `empty_pinned`, and not to be read before `wait`.
+    The device array is C-contiguous; `host` has the same shape and dtype, is made by
+    `empty_pinned`, and must not be read before `wait`.
     """
 
     def __init__(self, array: DeviceArray, host: Array) -> None:
@@ -29,15 +29,15 @@ class Download:
         self._event.record()
 
     def wait(self) -> None:
-        """Return when the rows are in host memory; work issued since then goes on."""
+        """Wait until the rows are in host memory, but not for work issued after the copy."""
         self._event.synchronize()
 
 
 class Upload:
-    """A copy to the device under way, ordered on CuPy's current stream.
+    """An asynchronous copy to the device, ordered on CuPy's current stream.
 
-    `host`, from `empty_pinned`, is read until the copy is `done`, and held that long; the array on
-    the device is C-contiguous, of the same shape and dtype.
+    `host`, made by `empty_pinned`, is kept alive and read until the copy is `done`; the device
+    array is C-contiguous, of the same shape and dtype.
     """
 
     def __init__(self, host: Array, array: DeviceArray) -> None:
@@ -54,7 +54,7 @@ class Upload:
 
 
 class Uploads:
-    """Copies to the device under way, each held until it is done."""
+    """Asynchronous copies to the device, each kept alive until it is done."""
 
     def __init__(self) -> None:
         self._under_way: list[Upload] = []
@@ -64,7 +64,7 @@ class Uploads:
         self._under_way = [earlier for earlier in self._under_way if not earlier.done] + [upload]
 
     def start(self, rows: Array, array: DeviceArray) -> None:
-        """Start to copy host rows of any kind, which may change as soon as this returns."""
+        """Start to copy host rows in any memory, which may change as soon as this returns."""
         host = empty_pinned(rows.shape, rows.dtype)
         host[...] = rows
         self.hold(Upload(host, array))

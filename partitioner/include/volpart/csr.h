@@ -6,8 +6,8 @@
 
 namespace hpcgnn::volpart {
 
-/// Row i of the matrix lists the columns that node i reads. The arrays belong to the caller and are
-/// read in place. Columns may be unsorted and repeated; a diagonal entry costs no communication.
+/// Row i of the matrix lists the nodes that node i reads. The caller owns the arrays; they are read
+/// in place. Columns may be unsorted and repeated; a diagonal entry costs no communication.
 class CsrView {
  public:
   CsrView(std::span<const std::int64_t> indptr, std::span<const std::int32_t> indices)
@@ -24,7 +24,7 @@ class CsrView {
     return _wide.data() ? _wide[k] : _narrow[k];
   }
 
-  /// Check everything that later phases rely on: at least one offset, offsets that start at 0,
+  /// Check everything that later phases assume: at least one offset, offsets that start at 0,
   /// never decrease and end at the number of indices, columns in [0, num_rows), and at most
   /// 2^31 - 1 rows and 2^32 - 1 non-zeros.
   /// @throws std::invalid_argument naming the first fault. O(rows + non-zeros).

@@ -1,6 +1,5 @@
-/// What a partition costs in one forward aggregation. These definitions are the library's measure:
-/// every candidate is scored by them, and hpcgnn.partition.measure and CommPlan.volume() count the
-/// same rows.
+/// The cost of a partition in one forward aggregation. The library scores every candidate by these
+/// metrics; hpcgnn.partition.measure and CommPlan.volume() count the same rows.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +11,9 @@ namespace hpcgnn::volpart {
 
 inline constexpr int kMaxParts = 1 << 16;
 
-/// Row j of the dense operand is *sent* once by the part that owns node j to every other part that
-/// owns a row with a non-zero in column j; that part *receives* it. A diagonal entry changes
-/// nothing, a repeated entry counts once.
+/// The part that owns node j *sends* row j of the dense operand once to every other part that owns
+/// a row with a non-zero in column j; that part *receives* it. A diagonal entry costs nothing, and
+/// a repeated entry counts once.
 struct Metrics {
   /// Stored non-zeros whose row and column lie in different parts.
   std::int64_t edge_cut = 0;
@@ -26,11 +25,11 @@ struct Metrics {
   std::int64_t max_recv_rows = 0;
   std::int64_t max_pair_rows = 0;
   /// Maximum over the parts of weight(p) / max(average weight, heaviest node of p), minus one: 0 is
-  /// perfect, and a node heavier than the average does no harm when it is alone.
+  /// perfect, and a node heavier than the average does not count as imbalance if it is alone.
   double imbalance = 0;
 };
 
-/// Count the metrics of `part` from the definition, apart from all incremental bookkeeping.
+/// Count the metrics of `part` from their definition, independently of incremental bookkeeping.
 /// @param[in] part One part number in [0, num_parts) for each row.
 /// @param[in] weights Weight of each row; empty means its stored non-zeros.
 /// @pre csr.check() passes and `part` is in range.

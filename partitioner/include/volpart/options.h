@@ -1,4 +1,4 @@
-/// What a caller may choose.
+/// Options of the partitioner.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 
 namespace hpcgnn::volpart {
 
-/// What is minimised, under the bound on imbalance. Every objective but kTotal falls back on the
-/// total where the maximum cannot be lowered.
+/// The quantity to minimise, under the bound on imbalance. Every objective but kTotal minimises the
+/// total once the maximum cannot be lowered.
 enum class Objective : std::uint8_t {
-  /// Rows sent in all (connectivity minus one).
+  /// Total rows sent (connectivity minus one).
   kTotal,
   /// Rows sent by the busiest sender.
   kMaxSend,
@@ -24,21 +24,21 @@ enum class Objective : std::uint8_t {
   kJoint,
 };
 
-/// How much work is done.
+/// The amount of work.
 enum class Preset : std::uint8_t { kFast, kDefault };
 
 struct Options {
   Objective objective = Objective::kMaxBoth;
   Preset preset = Preset::kDefault;
   /// Allowed weight of a part: (1 + imbalance) times the larger of the average and its heaviest
-  /// node. Where node weights are too coarse for this, the nearest that was found is returned.
+  /// node. If node weights are too coarse for this, the closest partition found is returned.
   double imbalance = 0.05;
   std::uint64_t seed = 0;
-  /// Independent refinements run side by side, the best of which is kept: at least 1. The result
+  /// Number of independent parallel refinements, at least 1; the best one is kept. The result
   /// depends on the seed and on this number, not on timing.
   int threads = 1;
-  /// Wall clock after which the best partition so far is returned; a limit that is reached makes
-  /// the result depend on the machine.
+  /// Elapsed time after which the best partition so far is returned; if the limit is reached, the
+  /// result depends on the machine.
   double time_limit_s = std::numeric_limits<double>::infinity();
 };
 

@@ -1,4 +1,4 @@
-/// Vectors of numbers in as few bits as the largest needs.
+/// Vectors of numbers, packed into as few bits each as the largest needs.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 
 namespace hpcgnn::volpart {
 
-/// Numbers below a limit, each in the same number of bits: a number can be read wherever it is, and
-/// lists of millions of vertices take 2 to 3 bytes for each. In memory of its own or of another.
+/// Numbers below a limit, each in the same number of bits: random access works, and lists of
+/// millions of vertices take 2 to 3 bytes per entry. The memory is owned or borrowed.
 class Packed {
  public:
-  /// Bytes behind the last number that are read with it.
+  /// Bytes after the last number that are read with it.
   static constexpr std::size_t kSlack = 8;
 
   Packed() = default;
@@ -26,14 +26,14 @@ class Packed {
     _own.resize(bytes_of(limit, size));
     _bytes = _own.data();
   }
-  /// @param[in] bytes bytes_of(limit, size) of them, which outlive this and are written in place.
+  /// @param[in] bytes bytes_of(limit, size) bytes, which outlive this object and are written to.
   static Packed over(std::uint8_t* bytes, std::uint64_t limit, std::size_t size) {
     Packed packed(limit);
     packed._bytes = bytes;
     packed._size = size;
     return packed;
   }
-  /// The same numbers in the same memory, which this keeps.
+  /// A view of the same numbers in the memory of this object, which must outlive it.
   Packed borrowed() {
     Packed packed;
     packed._bits = _bits;
@@ -66,7 +66,7 @@ class Packed {
     word |= std::uint64_t{value} << (bit & 7);
     std::memcpy(_bytes + (bit >> 3), &word, sizeof word);
   }
-  /// Make room for `size` numbers; what stays unused takes no memory.
+  /// Reserve space for `size` numbers; unused space takes no physical memory.
   void reserve(std::size_t size) {
     _own.reserve((size * static_cast<std::size_t>(_bits) + 7) / 8 + 2 * kStep);
     _bytes = _own.data();
@@ -103,7 +103,7 @@ class Packed {
     std::size_t _index = 0;
   };
 
-  /// Some of the numbers, one behind the other.
+  /// A range of consecutive numbers.
   class List {
    public:
     List(const Packed* packed, std::size_t first, std::size_t last)

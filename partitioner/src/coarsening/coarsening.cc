@@ -72,14 +72,14 @@ Clustering number_clusters(const std::vector<Vertex>& leader) {
   return clustering;
 }
 
-/// Appends coarse nets, merging those of the present owner that are alike.
+/// Appends coarse nets, merging identical nets of the current owner.
 class NetBuilder {
  public:
   explicit NetBuilder(Hypergraph& graph) : _graph(graph) { _graph.pins_begin.push_back(0); }
 
   void start_owner(Vertex owner) {
     _owner = owner;
-    // Clearing a table costs as much as it has ever held.
+    // The cost of clearing a table depends on its largest size so far.
     if (_known.bucket_count() > kSmallTable) _known = {};
     _known.clear();
   }
@@ -138,7 +138,7 @@ Clustering cluster_vertices(const Hypergraph& graph, std::span<const Part> part,
       return cluster != v && part[cluster] == part[v] && weight[cluster] + weight[v] <= max_weight;
     });
     if (best == kNone) continue;
-    // Neither joins again, so a leader always leads itself and no chain has to be followed.
+    // Neither joins again, so a leader always leads itself and there are no chains to follow.
     leader[v] = best;
     weight[best] += weight[v];
     joined[v] = joined[best] = true;
@@ -177,7 +177,7 @@ Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {
   std::vector<Net> last_net(clustering.num_clusters, std::numeric_limits<Net>::max());
   std::vector<Vertex> pins;
   coarse.owned_begin.reserve(clustering.num_clusters + 1);
-  // Growing by copies would hold the pins twice; what stays unused takes no memory.
+  // Growing by copies would hold the pins twice; unused space takes no physical memory.
   coarse.pins = Packed(clustering.num_clusters);
   coarse.pins.reserve(graph.pins.size());
   Vertex previous = kNone;
@@ -196,7 +196,7 @@ Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {
         last_net[cluster] = net;
         pins.push_back(cluster);
       }
-      // Inside of one cluster a net cannot be cut any more: coarse levels lose it.
+      // A net inside one cluster cannot be cut any more: coarse levels drop it.
       if (pins.empty()) continue;
       if (coarse.is_outside(owner) && pins.size() == 1) {
         coarse.settle_outside(owner, pins.front(), graph.weight_of(net), graph.net_push[net]);

@@ -10,7 +10,7 @@
 
 namespace hpcgnn::volpart {
 
-/// Coarsening ends before a level of which a vertex has fewer finer ones.
+/// Coarsening ends before a level with fewer finer vertices per vertex than this.
 inline constexpr double kLeastShrink = 1.1;
 
 struct Clustering {
@@ -19,9 +19,9 @@ struct Clustering {
   Vertex num_clusters = 0;
 };
 
-/// Let each vertex join the neighbouring cluster that shares most small nets with it, if the sum
-/// weighs at most `max_weight` and both lie in one part. Stops when 2.5 vertices a cluster are
-/// reached: shrinking faster loses much in volume.
+/// Let each vertex join the neighbouring cluster that shares most small nets with it, if their
+/// total weight is at most `max_weight` and both lie in one part. Stops at 2.5 vertices per
+/// cluster: faster shrinking increases the volume of the result.
 Clustering cluster_vertices(const Hypergraph& graph, std::span<const Part> part, Weight max_weight,
                             Random random);
 
@@ -29,9 +29,9 @@ Clustering cluster_vertices(const Hypergraph& graph, std::span<const Part> part,
 /// of equal nets; counted on a sample of the nets.
 double kept_pins(const Hypergraph& graph, const Clustering& clustering);
 
-/// Pins inside a net's owner vanish, and with them nets without any other; nets of one owner with
-/// equal pins are merged. Of `graph` the pins are needed, the nets of vertices are not; those of
-/// the result are still to be indexed.
+/// Pins inside a net's owner vanish, as do nets left without pins; nets of one owner with equal
+/// pins are merged. `graph` needs its pins, but not the nets of its vertices; the result's index of
+/// nets is not built.
 Hypergraph contract(const Hypergraph& graph, const Clustering& clustering);
 
 }  // namespace hpcgnn::volpart

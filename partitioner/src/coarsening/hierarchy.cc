@@ -12,7 +12,7 @@ constexpr Vertex kEnoughPerPart = 25;
 
 bool is_there(const Level& level) { return !level.graph.pins_begin.empty(); }
 
-/// Let go of the coarsest level but one if it takes much memory.
+/// Free the second-coarsest level if it takes much memory.
 void make_small(const Hypergraph& graph, std::vector<Level>& levels) {
   if (levels.size() < 2) return;
   Hypergraph& last = levels[levels.size() - 2].graph;
@@ -44,7 +44,7 @@ std::vector<Level> coarsen(Hypergraph& graph, std::vector<Part>& part,
         kept_pins(*last, clustering) > limits.most_pins)
       break;
     part = to_coarse(clustering, part);
-    // Contraction is where most memory is taken: what it does not need goes before, or right after.
+    // Memory peaks in contraction: free what it does not need before, and the rest right after.
     if (!levels.empty()) last->drop_index();
     Hypergraph coarse = contract(*last, clustering);
     levels.push_back({std::move(coarse), std::move(clustering)});
@@ -60,7 +60,7 @@ void restore_last(Hypergraph& graph, std::vector<Level>& levels) {
   if (levels.empty()) return;
   Hypergraph& restored = levels.back().graph;
   if (!is_there(levels.back())) {
-    // One contraction leads from the last graph that is there to this one.
+    // One contraction leads from the last stored graph to this one.
     Clustering all = levels.back().from_finer;
     std::size_t finer = levels.size() - 1;
     for (; finer > 0 && !is_there(levels[finer - 1]); --finer) {

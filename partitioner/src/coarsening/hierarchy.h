@@ -14,7 +14,7 @@ namespace hpcgnn::volpart {
 class Deadline;
 
 struct Level {
-  /// Empty where it takes more than half of the memory of the last finer one that is there.
+  /// Empty if it takes more than half of the memory of the last finer graph that is stored.
   Hypergraph graph;
   Clustering from_finer;
 };
@@ -23,21 +23,21 @@ struct Level {
 struct CoarseningLimits {
   int max_levels;
   int num_parts;
-  /// Coarsening ends before a level that keeps a larger share of the finer one's pins: sweeps over
-  /// it take as long as over that, and achieve less.
+  /// Coarsening ends before a level that keeps a larger share of the finer level's pins: sweeps
+  /// over it would take as long as over the finer level, and achieve less.
   double most_pins = 1;
 };
 
-/// Coarsen inside the parts of `part`, which ends as the same partition of the coarsest level.
-/// Returns the coarse levels, coarsest last; none where `graph` is small enough. All but the
-/// coarsest come without the index of their nets, and some without their graphs; `graph`, if its
-/// nets are lent, without its pins.
+/// Coarsen inside the parts of `part`, which becomes the same partition of the coarsest level.
+/// Returns the coarse levels, coarsest last; none if `graph` is small enough. All but the coarsest
+/// come without the index of their nets, and some without their graphs; `graph` loses its pins if
+/// its nets are borrowed.
 std::vector<Level> coarsen(Hypergraph& graph, std::vector<Part>& part,
                            const CoarseningLimits& limits, const Deadline& deadline, Random random);
 
-/// Give the last of the levels above `graph`, if any is left, its graph and the index of its nets.
-/// Only the level at work has these: all graphs together take several times the memory of the input
-/// where contraction leaves most pins apart, and the time to make one again is little.
+/// Rebuild the graph and the index of nets of the last level above `graph`, if any is left. Only
+/// the current level has them: all graphs together would take several times the memory of the input
+/// if contraction merges few pins, and rebuilding one takes little time.
 void restore_last(Hypergraph& graph, std::vector<Level>& levels);
 
 /// The part of each fine vertex, given that of its cluster.

@@ -7,7 +7,8 @@
 namespace hpcgnn::volpart {
 namespace {
 
-/// Pairs of pins grow with the square of a net, and in a large one they say little of each other.
+/// The pairs of pins grow with the square of a net's size, and say little about each other in a
+/// large net.
 constexpr std::size_t kConnectedPins = 30;
 
 /// Call visit(neighbour, value) for the connections of v; small nets connect siblings too.
@@ -42,7 +43,7 @@ class Bisection {
       if (_connections[v] > 0 || graph.vertex_weight[v] > 0)
         members.push_back(v);
       else
-        // Nothing to gain and nothing to weigh: such vertices would only be carried along.
+        // Vertices without nets and weight have no effect on the bisection.
         _part[v] = static_cast<Part>(dealt++ % static_cast<Vertex>(num_parts));
     }
     for (const Vertex v : members) _part[v] = 0;
@@ -52,7 +53,7 @@ class Bisection {
   std::vector<Part> take() { return std::move(_part); }
 
  private:
-  /// All `members` are in part `first`, and nothing else that is still to be split.
+  /// `members` are exactly the vertices in part `first`, which is still to be split.
   void split(std::vector<Vertex> members, int first, int num_parts) {
     if (num_parts == 1) return;
     const int low = num_parts / 2;
@@ -75,18 +76,18 @@ class Bisection {
     _random.shuffle(members);
     for (const Vertex v : members) _inside[v] = 0;
     const auto add = [&](Vertex v) {
-      // A vertex that would overshoot by more than it lacks stays behind.
+      // Skip a vertex that would overshoot the target by more than is missing.
       if (_part[v] != from || _graph.vertex_weight[v] / 2 > target) return;
       _part[v] = to;
       target -= _graph.vertex_weight[v];
       for_each_connection(_graph, v, [&](Vertex u, double value) {
         if (_part[u] != from) return;
         _inside[u] += value;
-        // Pushed anew and not moved up: an older entry of u comes later and finds it taken.
+        // Pushed again instead of moved up: older entries of u come later and are skipped.
         next.emplace(_inside[u] / _connections[u], u);
       });
     };
-    // Another seed where the graph falls into pieces and the last one is used up.
+    // Another seed: the component of the last one is used up.
     for (const Vertex seed : members) {
       if (target <= 0) return;
       add(seed);

@@ -9,9 +9,9 @@
 
 namespace hpcgnn::volpart {
 
-/// Halve the vertices, by weight, again and again until there is a set for each part. A half grows
-/// from a random vertex by the neighbour with the largest share of its connections inside.
-/// Vertices without nets and weight are dealt out in turn.
+/// Halve the vertices by weight recursively until there is a set for each part. A half grows from a
+/// random vertex by the neighbour with the largest share of its connections inside. Vertices
+/// without nets and weight are distributed round-robin.
 std::vector<Part> recursive_bisection(const Hypergraph& graph, int num_parts, Random random);
 
 }  // namespace hpcgnn::volpart

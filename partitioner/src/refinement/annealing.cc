@@ -6,23 +6,23 @@
 namespace hpcgnn::volpart {
 namespace {
 
-/// A clock is dearer to read than a move is to price.
+/// Visits between readings of the clock, which take longer than evaluating a move.
 constexpr std::size_t kVisitsPerClock = 256;
-/// So rarely a part is drawn that may share no net with the vertex: without it some partitions
-/// could not be reached, with more of it most proposals would be hopeless.
+/// One proposal in this many draws any part, even one that shares no net with the vertex: without
+/// them some partitions could not be reached, and with more of them most would be hopeless.
 constexpr std::uint32_t kAnyPartOneIn = 64;
 constexpr std::uint64_t kReplaceOneIn = 8;
-/// A vertex with more nets than so many times the average gets fewer proposals, as each takes time
-/// in proportion to its nets and is seldom made.
+/// A vertex with more nets than this many times the average gets fewer proposals: each takes time
+/// in proportion to its nets and is rarely accepted.
 constexpr double kNetsOverMean = 4;
-/// So often in a sweep shares tell each other their loads. Without it, all would leave the busiest
-/// part of a moment ago together, and meet at the lightest.
+/// Exchanges of loads between shares per sweep. With outdated loads, all shares would leave the
+/// same busiest part together, and move to the same lightest part.
 constexpr std::size_t kExchangesPerSweep = 8;
 
 }  // namespace
 
-// A vertex all of whose nets lie in its part can only cut nets by leaving. The list is made once a
-// sweep: vertices that come to the boundary meanwhile wait for the next one.
+// A vertex whose nets all lie inside its part can only cut nets by leaving. The list is made once
+// per sweep: vertices that join the boundary during a sweep wait for the next one.
 void Annealer::list_boundary() {
   _boundary.clear();
   for (Vertex v = 0; v < _state.graph().num_inside(); ++v)
@@ -36,8 +36,8 @@ Part Annealer::propose(Vertex v) {
   const bool anywhere = nets.empty() && owned == 0;
   if (anywhere || _random.below(kAnyPartOneIn) == 0)
     return static_cast<Part>(_random.below(static_cast<std::uint64_t>(_state.num_own())));
-  // A neighbour's part, through a random net on either side of v: parts that share much of v's nets
-  // come up often, and no list of candidate parts has to be kept.
+  // The part of a neighbour in a random net that v owns or is a pin of: parts that share many nets
+  // of v are drawn often, without a list of candidate parts.
   const bool through_owned = owned != 0 && (nets.empty() || _random.below(2) == 0);
   const Net net = through_owned ? graph.owned_begin[v] + _random.below(owned)
                                 : nets[_random.below(nets.size())];
@@ -61,27 +61,27 @@ void Annealer::try_move(Vertex v, Part q, double limit) {
     move(v, q);
     return;
   }
-  // The cheapest refusal waits for an exchange; now and then another takes its place, as a state
-  // that has moved on may have made it dear.
+  // Keep the cheapest refused move for an exchange; sometimes replace it at random, since its cost
+  // may have risen meanwhile.
   std::optional<Refused>& known = _refused[_state.part(v)];
   if (!known || change < known->change || _random.below(kReplaceOneIn) == 0)
     known = Refused{v, q, change};
 }
 
-/// Move v to the full part q and the vertex that was last refused to leave q out of it, if both
-/// together raise the potential by at most `limit`.
+/// Move v to the full part q, and the vertex whose move out of q was last refused out of q, if both
+/// moves together raise the potential by at most `limit`.
 void Annealer::try_exchange(Vertex v, Part q, double limit) {
   const Part p = _state.part(v);
   std::optional<Refused>& known = _refused[q];
   if (known && _state.part(known->v) != q) known.reset();
   if (!known || !_balance.allows_exchange(_state, v, q, known->v, known->to)) {
-    // Where all parts are full, no move is ever refused for its cost.
+    // If all parts are full, no move is ever refused because of its cost.
     if (!_refused[p]) _refused[p] = Refused{v, q, 0};
     return;
   }
   const auto [u, r, expected] = *known;
-  // The price of the second move is exact only after the first, which is taken back if it is too
-  // dear.
+  // The cost of the second move is exact only after the first, which is undone if both cost too
+  // much.
   _state.evaluate(v, q, _effect);
   const double first = _potential.change(_state, _effect);
   if (first > limit || first + expected > limit) return;
@@ -97,18 +97,18 @@ void Annealer::try_exchange(Vertex v, Part q, double limit) {
   move(v, p);
 }
 
-// Moves of one vertex ask for the same nets, which come into the cache once for all of them.
+// Proposals of one vertex read the same nets, which are loaded into the cache once for all of them.
 void Annealer::visit(Vertex v, int proposals, double temperature) {
   _candidates.clear();
   for (; proposals > 0; --proposals) _candidates.push_back(propose(v));
   for (const Part q : _candidates) {
     if (q == _state.part(v)) continue;
-    // Metropolis: exp(-change / temperature) > u, solved for the change, so one logarithm a
+    // Metropolis: exp(-change / temperature) > u, solved for the change: one logarithm per
     // proposal.
     const double limit = -temperature * std::log(1 - _random.unit());
     if (_balance.allows(_state, v, q)) try_move(v, q, limit);
-    // Under tight limits nearly every part is full: single moves would stand still, and two that
-    // make room for each other do not.
+    // Under tight limits nearly every part is full: single moves are impossible, but pairs that
+    // make room for each other are not.
     else if (_balance.is_free(_state, v))
       try_exchange(v, q, limit);
   }
@@ -118,8 +118,8 @@ void Annealer::sweep(double temperature, int proposals) {
   list_boundary();
   if (_boundary.empty()) return;
   if (_state.exchange_loads()) _potential.reprice(_state);
-  // Changes add up exactly only while the references stay, so they move between sweeps and not in
-  // them.
+  // Changes add up exactly only while the references are constant, so these are updated only
+  // between sweeps.
   _potential.retarget(_state);
   _refused.assign(static_cast<std::size_t>(_state.num_parts()), std::nullopt);
   const auto nets = [&](Vertex v) { return static_cast<double>(_state.graph().num_nets_of(v)); };

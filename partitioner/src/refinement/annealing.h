@@ -12,7 +12,7 @@
 
 namespace hpcgnn::volpart {
 
-/// Proposes moves of boundary vertices to parts that they are connected with, and now and then to
+/// Proposes moves of boundary vertices to parts that they are connected with, and occasionally to
 /// any part (leaves of a full hub part have no other way out).
 class Annealer {
  public:
@@ -26,12 +26,12 @@ class Annealer {
         _effect(state.num_parts()) {}
 
   /// Visit each boundary vertex once, in random order, and propose up to `proposals` moves of it,
-  /// fewer where it has many nets; a move that raises the potential by d is made with probability
-  /// exp(-d / temperature), one that lowers it always. Where the weight limit forbids a move, it is
+  /// fewer if it has many nets. A move that raises the potential by d is made with probability
+  /// exp(-d / temperature), one that lowers it always. A move that the weight limit forbids is
   /// tried together with one that makes room. Ends early when the deadline passes.
   void sweep(double temperature, int proposals);
-  /// Move vertices out of parts above their limit: the cheapest of a sample of their boundary,
-  /// then, where that is not enough, any.
+  /// Move vertices out of parts above their limit: first the cheapest of a sample of their
+  /// boundary, then any vertices if that is not enough.
   void rebalance();
 
  private:
@@ -52,10 +52,10 @@ class Annealer {
   void move(Vertex v, Part q);
   void try_move(Vertex v, Part q, double limit);
   void try_exchange(Vertex v, Part q, double limit);
-  /// The least of a few proposals that the weight limits allow; v's own part where they allow none.
+  /// The cheapest of a few proposals that the weight limits allow; v's own part if there is none.
   WayOut best_way_out(Vertex v);
   bool relieve(Vertex v);
-  /// Move the cheapest for their weight of a sample of the boundary of parts above their limit.
+  /// Move vertices with the least cost per weight, of a sample of the boundary of overweight parts.
   void shed_cheapest();
 
   State& _state;
@@ -64,7 +64,7 @@ class Annealer {
   const Deadline& _deadline;
   Random _random;
   MoveEffect _effect;
-  /// For each part, a move out of it that its cost alone stood against: half of an exchange.
+  /// For each part, a move out of it that was refused only for its cost: half of an exchange.
   std::vector<std::optional<Refused>> _refused;
   std::vector<Vertex> _boundary;
   std::vector<Part> _candidates;

@@ -8,7 +8,7 @@ Potential::Potential(Objective objective, int num_parts, Rows bound, const Steep
     : _price_send(objective != Objective::kTotal && objective != Objective::kMaxRecv),
       _price_recv(objective != Objective::kTotal && objective != Objective::kMaxSend),
       _steepness(steepness),
-      // By the exponent, so that the slope at the reference is the same however steep the rest is.
+      // Divided by the exponent, so that the slope at the reference does not depend on it.
       _scale(kPriceAtReference / (1 << steepness.doublings)),
       _recv_bound(kBoundShare * bound),
       _cost(static_cast<std::size_t>(num_parts)) {}
@@ -30,7 +30,7 @@ double Potential::change(const State& state, const MoveEffect& effect) const {
   for (const Part part : effect.touched()) {
     const Load& change = effect.at(part);
     const Load& now = state.load(part);
-    // What one part sends another receives: counting one side counts every row once.
+    // Every row is sent once and received once: count one side.
     rows += change.send;
     if (_price_send || _price_recv)
       sum += cost({now.send + change.send, now.recv + change.recv}) - _cost[part];

@@ -1,4 +1,4 @@
-/// The smooth objective that refinement descends.
+/// The smooth objective that refinement minimises.
 #pragma once
 
 #include <algorithm>
@@ -10,33 +10,33 @@
 
 namespace hpcgnn::volpart {
 
-/// How strongly loads and totals above others are priced.
+/// Weights of loads and totals in the potential.
 struct Steepness {
-  int doublings;  ///< The exponent of loads is two to the power of this.
+  int doublings;  ///< Base-2 logarithm of the exponent of loads.
   Weight load_cap = std::numeric_limits<Weight>::max();
   Weight total_cap = std::numeric_limits<Weight>::max();
 };
 
 /// Every row sent costs 1; beyond that, a load x of a priced direction costs
 /// price * reference / exponent * (x / reference)^exponent, so one row more costs
-/// price * (x / reference)^(exponent - 1): nothing at lightly loaded parts, much at the busiest.
-/// A maximum has no slope except at its one part; this high power of the loads stands for it and
-/// lets a move at any busy part count.
-/// Rows above a cap on the total, and priced loads above one on each part, cost extra.
-/// The reference is the average load; for receiving, a bound on the busiest that no partition can
-/// undercut where that is larger: below it, only the total counts.
+/// price * (x / reference)^(exponent - 1): little at lightly loaded parts, much at the busiest.
+/// A maximum has a slope only at one part; this high power of the loads approximates it and rewards
+/// moves at any busy part.
+/// Rows above a cap on the total, and priced loads above a cap on each part, cost extra.
+/// The reference is the average load; for receiving, if larger, the lower bound of the busiest part
+/// in any partition: below it, only the total counts.
 class Potential {
  public:
-  /// @param[in] bound Rows that the busiest receiver gets in every partition.
+  /// @param[in] bound Lower bound of the busiest receiver's rows in any partition.
   Potential(Objective objective, int num_parts, Rows bound, const Steepness& steepness);
 
-  /// Set the references by the present total, and forget all cached costs.
+  /// Set the references from the current total, and discard all cached costs.
   void retarget(const State& state);
-  /// Cost after minus cost before, exactly.
+  /// The exact cost after a move minus that before.
   double change(const State& state, const MoveEffect& effect) const;
-  /// Follow loads that have changed anywhere; the references stay.
+  /// Update all cached costs after changes of loads; the references stay.
   void reprice(const State& state);
-  /// Follow the loads of a move that was applied.
+  /// Update the cached costs after a move was applied.
   void follow(const State& state, const MoveEffect& effect);
 
  private:
@@ -54,11 +54,11 @@ class Potential {
            (_price_recv ? price(load.recv, _recv_reference) : 0);
   }
 
-  /// Price of a priced row at a part whose load is the reference, beside the 1 of every row.
+  /// Cost of a priced row at a part with the reference load, in addition to the 1 of every row.
   static constexpr double kPriceAtReference = 0.5;
   static constexpr double kPriceOverTotal = 8;
   static constexpr double kPriceOverCap = 16;
-  /// A reference just below the bound keeps the price of a row felt where the bound binds.
+  /// A reference just below the bound keeps rows costly at parts whose load is the bound.
   static constexpr double kBoundShare = 0.95;
 
   bool _price_send, _price_recv;
@@ -67,7 +67,7 @@ class Potential {
   double _recv_bound;
   double _send_reference = 1;
   double _recv_reference = 1;
-  std::vector<double> _cost;  ///< Of each part's present load, so that a proposal prices one state.
+  std::vector<double> _cost;  ///< Of each part's current load; only new ones are evaluated.
 };
 
 }  // namespace hpcgnn::volpart

@@ -12,12 +12,12 @@ namespace hpcgnn::volpart {
 namespace {
 
 constexpr int kPasses = 6;
-/// Parts that are priced for a vertex, of which the cheapest counts.
+/// Number of candidate parts for a vertex, of which the cheapest is used.
 constexpr int kProposals = 8;
-/// Weight of the vertices that are looked at, over what has to leave a part.
+/// Weight of the examined vertices, relative to the weight that has to leave a part.
 constexpr double kChoice = 8;
 
-/// A move, and what it costs for each unit of weight that it takes away.
+/// A move, and its cost per unit of weight.
 struct Offer {
   double price;
   Vertex v;
@@ -42,7 +42,7 @@ Annealer::WayOut Annealer::best_way_out(Vertex v) {
   };
   for (int trial = 0; trial < kProposals; ++trial) consider(propose(v));
   if (best.to != _state.part(v)) return best;
-  // Proposals follow nets, and all parts that they lead to may be full.
+  // Proposals follow nets, and may lead only to full parts.
   Part roomiest = 0;
   for (int p = 1; p < _state.num_own(); ++p)
     if (_balance.excess(_state, static_cast<Part>(p)) < _balance.excess(_state, roomiest))
@@ -63,7 +63,7 @@ void Annealer::shed_cheapest() {
   const auto weight = [&](Vertex v) {
     return static_cast<double>(std::max<Weight>(_state.graph().vertex_weight[v], 1));
   };
-  // More is priced than has to leave: the cheapest of many are wanted, not the first that do.
+  // Examine more weight than has to leave, to find the cheapest moves, not the first possible ones.
   std::vector<double> wanted;
   for (int p = 0; p < _state.num_own(); ++p)
     wanted.push_back(kChoice * static_cast<double>(_balance.excess(_state, static_cast<Part>(p))));
@@ -78,14 +78,14 @@ void Annealer::shed_cheapest() {
     wanted[from] -= weight(v);
     offers.push({out.change / weight(v), v, out.to});
   }
-  // Cheapest first: a lazy queue, in which prices may be out of date until they come up.
+  // Cheapest first: a lazy queue, whose costs may be outdated until they reach the top.
   while (!offers.empty()) {
     Offer offer = offers.top();
     offers.pop();
     if (_balance.excess(_state, _state.part(offer.v)) <= 0 ||
         !_balance.allows(_state, offer.v, offer.to))
       continue;
-    // Other moves have changed the price: a dearer one waits for its turn.
+    // Other moves may have changed the cost: a move that became costlier is queued again.
     _state.evaluate(offer.v, offer.to, _effect);
     offer.price = _potential.change(_state, _effect) / weight(offer.v);
     if (offers.empty() || offer.price <= offers.top().price)
@@ -100,8 +100,8 @@ void Annealer::rebalance() {
   _potential.retarget(_state);
   shed_cheapest();
   if (_balance.total_excess(_state) == 0) return;
-  // What is left is held back by vertices inside of a part, or by parts that filled up: any vertex
-  // may go now, whatever it costs, since limits come first.
+  // The remaining weight is in inner vertices, or other parts filled up: now any vertex may move at
+  // any cost, since limits come first.
   std::vector<Vertex> order(_state.graph().num_inside());
   std::iota(order.begin(), order.end(), Vertex{0});
   for (int pass = 0; pass < kPasses; ++pass) {
@@ -121,7 +121,7 @@ Candidate balanced(const Hypergraph& graph, std::vector<Part> start, const Task&
   separate_heavy(graph.vertex_weight, task.num_parts, start);
   State state(graph, task.num_parts, std::move(start));
   const Balance balance(state, task.options.imbalance);
-  // Rows above those of the start cost extra: what its objective was good for is to survive.
+  // Rows above those of the start cost extra, to preserve the quality of the start.
   Potential potential(objective, task.num_parts, task.receive_bound,
                       {kOnlyCycle.finest, before.busiest, before.total});
   Annealer(state, balance, potential, *task.deadline, random).rebalance();

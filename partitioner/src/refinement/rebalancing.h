@@ -1,4 +1,4 @@
-/// Partitions that break the weight limits, mended.
+/// Repair of partitions that break the weight limits.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace hpcgnn::volpart {
 
-/// `start` itself where it keeps the weight limits; else what the cheapest moves make of it.
+/// `start` itself if it keeps the weight limits; else `start` after the cheapest moves that do.
 Candidate balanced(const Hypergraph& graph, std::vector<Part> start, const Task& task,
                    Random random);
 

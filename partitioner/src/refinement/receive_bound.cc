@@ -8,7 +8,7 @@ namespace hpcgnn::volpart {
 Rows left_outside(std::vector<Weight>& beside, Weight weight, double average, double imbalance) {
   const auto own = static_cast<double>(weight);
   double room = (1 + imbalance) * std::max(average, own) - own;
-  // The lightest first: no other choice of neighbours fits more of them beside the vertex.
+  // Lightest first: no other choice of neighbours fits more of them into the vertex's part.
   std::ranges::sort(beside);
   auto left = static_cast<Rows>(beside.size());
   for (const Weight neighbour : beside) {

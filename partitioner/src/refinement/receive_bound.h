@@ -1,4 +1,4 @@
-/// What no partition can avoid receiving.
+/// Lower bounds of received rows that hold for every partition.
 #pragma once
 
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace hpcgnn::volpart {
 
-/// Rows that the busiest receiver gets in every partition: for each vertex, the part which holds it
-/// receives the owners of the fetch nets that it is a pin of, less as many of the lightest as fit
-/// beside it; the largest of these numbers.
+/// Lower bound of the busiest receiver's rows in any partition: the part of a vertex receives the
+/// fetch nets of which the vertex is a pin, except those of the lightest owners that fit into the
+/// part. The bound is the maximum over vertices.
 Rows receive_bound(const Hypergraph& graph, int num_parts, double imbalance);
 
-/// Of the neighbours with weights `beside`, those that do not fit beside a vertex of `weight` into
-/// one part. Sorts `beside`.
+/// The number of neighbours, of weights `beside`, that do not fit into one part with a vertex of
+/// weight `weight`. Sorts `beside`.
 Rows left_outside(std::vector<Weight>& beside, Weight weight, double average, double imbalance);
 
 }  // namespace hpcgnn::volpart

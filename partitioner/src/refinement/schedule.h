@@ -1,4 +1,4 @@
-/// How much refinement each preset does.
+/// The amount of refinement of each preset.
 #pragma once
 
 #include "volpart/options.h"
@@ -6,21 +6,21 @@
 namespace hpcgnn::volpart {
 
 struct Schedule {
-  int cycles;         ///< V-cycles, each inside the parts that the last one left.
+  int cycles;         ///< V-cycles, each inside the parts of the one before.
   int max_levels;     ///< Coarse hypergraphs of a V-cycle.
   int coarse_sweeps;  ///< Sweeps at each of them.
   int fine_sweeps;    ///< Sweeps at the input itself.
   int passes;         ///< Visits of each boundary vertex in a sweep.
   int proposals;      ///< Moves proposed in a visit.
   /// Temperature of the first and the last sweep at the input, in rows. At coarse levels both are
-  /// multiplied by the root of the vertices a cluster, as the borders of clusters are longer.
+  /// multiplied by the root of the vertices per cluster, since borders of clusters are longer.
   double hot;
   double cold;
-  /// Weight above its limit that a part may have for a while, as a share of the average part: at
-  /// coarse levels, and in the first sweep at the input, falling to none in the middle of them.
+  /// Temporary excess weight of a part, as a share of the average part: at coarse levels, and in
+  /// the first sweep at the input, from where it falls to 0 halfway through the sweeps.
   double coarse_slack;
   double fine_slack;
-  double most_pins;  ///< Of those of the finer hypergraph, that a coarse one may keep.
+  double most_pins;  ///< Largest share of the finer level's pins that a coarse level may keep.
 };
 
 constexpr Schedule schedule_of(Preset preset) {
@@ -28,9 +28,9 @@ constexpr Schedule schedule_of(Preset preset) {
                                  : Schedule{2, 9, 3, 5, 4, 2, 2, 0.1, 0.05, 0.03, 0.93};
 }
 
-/// How steeply the busiest parts are priced, as doublings of the potential's exponent. Where
-/// several cycles follow, the first one leaves them time: a steep price on clusters buys balance
-/// with rows that finer levels cannot win back.
+/// Steepness of the potential at the busiest parts, as doublings of its exponent. If several cycles
+/// follow, the first one is less steep: on clusters, a steep potential buys balance with rows that
+/// finer levels cannot win back.
 struct Doublings {
   int coarse, finest;
 };

@@ -44,7 +44,7 @@ Candidate Uncoarsening::finish(Hypergraph& graph, std::vector<Part> part) {
   return anneal(graph, std::move(part), _schedule.fine_sweeps, true);
 }
 
-/// Simulated annealing with a falling temperature and, at the input, falling slack of the weights.
+/// Simulated annealing with falling temperature and, at the input, falling slack of the limits.
 Candidate Uncoarsening::anneal(const Hypergraph& graph, std::vector<Part> part, int sweeps,
                                bool finest) {
   const Objective objective = _task.options.objective;
@@ -54,15 +54,15 @@ Candidate Uncoarsening::anneal(const Hypergraph& graph, std::vector<Part> part, 
   Annealer annealer(state, balance, potential, *_task.deadline, _random.fork());
   Candidate best;
   const auto consider = [&] {
-    // The true limits decide which partition is better, whatever slack the sweep had.
+    // The true limits decide which partition is better, independently of the sweep's slack.
     balance.loosen(0);
     const Score now = score(state, balance, objective);
-    // What other shares did not know of each other shows in the loads of all together, so whether
-    // to keep the last state of a share is not its own decision.
+    // Only the loads of all shares together show whether their simultaneous moves were good, so a
+    // share cannot decide alone whether to keep its last state.
     const bool takes_last = !finest || _task.around;
     if (!takes_last && _floor && !now.keeps(*_floor)) return;
-    // A coarse level hands on its last state, the input its best: clusters cannot tell yet what
-    // finer levels make of a partition.
+    // A coarse level passes on its last state, the input its best one: scores on clusters do not
+    // yet predict the result of finer levels.
     if (best.part.empty() || takes_last || now.improves(best.score))
       best = {{state.parts().begin(), state.parts().end()}, now};
   };
@@ -72,12 +72,12 @@ Candidate Uncoarsening::anneal(const Hypergraph& graph, std::vector<Part> part, 
   };
   const double slack = finest ? _schedule.fine_slack : _schedule.coarse_slack;
 
-  // Step 1: Coarse moves may have left parts too heavy; the start is a candidate too.
+  // Step 1: Repair parts that coarse moves left too heavy; the start is a candidate too.
   settle(slack);
   consider();
 
-  // Step 2: Sweep over the boundary while it cools. Slack lets moves pass through partitions that
-  // are too heavy; from the middle on there is none, so the last sweeps end within the limits.
+  // Step 2: Sweep over the boundary with falling temperature. Slack allows intermediate partitions
+  // that are too heavy; it ends halfway, so the last sweeps end within the limits.
   for (int sweep = 0; sweep < sweeps && !_task.deadline->passed(); ++sweep) {
     settle(finest ? std::max(0.0, 1 - 2.0 * sweep / sweeps) * slack : slack);
     for (int pass = 0; pass < _schedule.passes; ++pass)
@@ -85,12 +85,12 @@ Candidate Uncoarsening::anneal(const Hypergraph& graph, std::vector<Part> part, 
     consider();
   }
 
-  // Step 3: A deadline may have passed while there still was slack.
+  // Step 3: Repair again, as the deadline may have passed while there still was slack.
   if (finest && _task.deadline->passed()) {
     settle(0);
     consider();
   }
-  // The other shares go on from what this one ends with.
+  // The other shares continue from the final loads of this one.
   state.exchange_loads();
   return best;
 }

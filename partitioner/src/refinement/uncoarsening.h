@@ -19,8 +19,8 @@ class Uncoarsening {
   /// @param[in] floor Score of the start that the result must keep.
   Uncoarsening(const Task& task, std::optional<Score> floor, Doublings doublings, Random random);
 
-  /// Refine `part`, a partition of the coarsest level. The result is empty where no partition that
-  /// keeps the floor was met.
+  /// Refine `part`, a partition of the coarsest level. The result is empty if no partition that
+  /// keeps the floor was found.
   Candidate run(Hypergraph& graph, std::vector<Level> levels, std::vector<Part> part);
   /// The first half of run(): all coarse levels.
   std::vector<Part> climb(Hypergraph& graph, std::vector<Level> levels, std::vector<Part> part);
@@ -38,7 +38,7 @@ class Uncoarsening {
   std::optional<Score> _floor;
   Doublings _doublings;
   Random _random;
-  double _heat = 1;  ///< What temperatures are multiplied by at the present level.
+  double _heat = 1;  ///< Factor of temperatures at the current level.
 };
 
 }  // namespace hpcgnn::volpart

@@ -7,7 +7,7 @@
 namespace hpcgnn::volpart {
 namespace {
 
-/// Limit of parts outside of the share, so low that no vertex fits.
+/// Limit of parts outside the share, so low that no vertex fits.
 constexpr Weight kNoRoom = std::numeric_limits<Weight>::min() / 4;
 
 }  // namespace

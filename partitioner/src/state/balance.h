@@ -24,7 +24,7 @@ class Balance {
   bool is_free(const State& state, Vertex v) const {
     return state.graph().vertex_weight[v] <= _average;
   }
-  /// Whether all parts keep their limits where v takes the room in part q that u leaves for r.
+  /// Whether all parts keep their limits if v moves to q while u moves from q to r.
   bool allows_exchange(const State& state, Vertex v, Part q, Vertex u, Part r) const {
     const Weight arrives = state.graph().vertex_weight[v], leaves = state.graph().vertex_weight[u];
     const Weight makes_room = r == state.part(v) ? arrives : 0;
@@ -32,7 +32,7 @@ class Balance {
   }
   /// Loosen all limits by a share of the average part, until the next call.
   void loosen(double share) { _slack = static_cast<Weight>(share * static_cast<double>(_average)); }
-  /// Weight of p above its limit as it is now; negative where there is room.
+  /// Weight of p above its current limit; negative if there is room.
   Weight excess(const State& state, Part p) const { return state.weight(p) - _limit[p] - _slack; }
   /// Sum of the positive excesses.
   Weight total_excess(const State& state) const;
@@ -43,8 +43,8 @@ class Balance {
   std::vector<Weight> _limit;
 };
 
-/// Give vertices heavier than the average part a part each, as far as there are parts: all but the
-/// heaviest of a part go to the lightest parts without one.
+/// Give each vertex heavier than the average part a part of its own, as long as there are parts:
+/// all but the heaviest of a part move to the lightest parts without such a vertex.
 void separate_heavy(std::span<const Weight> weights, int num_parts, std::span<Part> part);
 
 }  // namespace hpcgnn::volpart

@@ -79,7 +79,7 @@ template <class Slot>
 void Connectivity::erase(Slot* slots, const Record& record, std::uint32_t slot) const {
   const std::uint32_t capacity = record.capacity;
   const auto after = [&](std::uint32_t s) { return s + 1 == capacity ? 0 : s + 1; };
-  // Pull back every entry of the run whose home does not lie between the hole and itself.
+  // Move back every entry of the run whose home slot is not between the hole and the entry.
   for (std::uint32_t next = after(slot); slots[next] != 0; next = after(next)) {
     const std::uint32_t wanted = home(record, static_cast<Part>(slots[next] >> count_bits<Slot>()));
     const std::uint32_t distance = (next + capacity - wanted) % capacity;

@@ -1,4 +1,4 @@
-/// How many pins of each net lie in each part, and what else pricing a move asks of a net.
+/// Pin counts of each net by part, and other facts about a net needed to evaluate a move.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace hpcgnn::volpart {
 using Part = std::uint16_t;
 
 /// One table for each net. A net with few pins has a hash table with a few slots more than pins; a
-/// net with many has a slot for each part. So memory is linear in the pins whatever the number of
-/// parts: at most 5 bytes a pin and 20 bytes a net, half of the first for nets of few pins and
-/// parts. What pricing a move asks of a net stands in one record: each further array would be a
-/// wait for memory.
+/// net with many has a slot for each part. So memory is linear in the pins for any number of parts:
+/// at most 5 bytes per pin and 20 bytes per net, half of the first for nets of few pins and parts.
+/// All facts about a net that a move needs are in one record: each further array would be another
+/// cache miss.
 class Connectivity {
  public:
   Connectivity(const Hypergraph& graph, int num_parts, std::span<const Part> part);
@@ -35,7 +35,7 @@ class Connectivity {
   Weight weight(Net net) const { return _records[net].weight; }
   bool is_push(Net net) const { return _records[net].push != 0; }
 
-  /// Bring into the cache what is asked of `net` first: its record, then, by that, slots of a part.
+  /// Prefetch the data of `net` in order of use: its record, then the slots of a part.
   void prefetch_record(Net net) const { __builtin_prefetch(&_records[net]); }
   void prefetch_slot(Net net, Part part) const {
     const Record& record = _records[net];
@@ -74,8 +74,8 @@ class Connectivity {
   };
   static_assert(sizeof(Record) == 16);
 
-  // A hashed slot packs part and count. In a narrow one the count has the bits that numbers of
-  // parts leave; a net with a wide one has fewer pins than parts, so 16 bits hold both.
+  // A hashed slot packs part and count. In a narrow slot the count has the bits not used by the
+  // part number; a net with wide slots has fewer pins than parts, so 16 bits hold each.
   template <class Slot>
   int count_bits() const {
     return sizeof(Slot) == 2 ? _narrow_count_bits : 16;
@@ -121,7 +121,7 @@ class Connectivity {
   int _narrow_count_bits;
   std::vector<Record> _records;
   std::vector<std::uint16_t> _narrow;
-  std::vector<std::uint32_t> _wide;  ///< Of nets with too many pins for narrow slots.
+  std::vector<std::uint32_t> _wide;  ///< Slots of nets with too many pins for narrow ones.
 };
 
 }  // namespace hpcgnn::volpart

@@ -13,8 +13,8 @@ struct Lists {
   Packed members;
 };
 
-/// Row non-zeros. An empty row counts one where its node is sent, as the node has activations;
-/// nodes without any non-zero weigh nothing, so that they do not blur the bound for all others.
+/// Row non-zeros. An empty row counts one if its node is sent, as the node has activations; nodes
+/// without any non-zero weigh nothing, so that they do not loosen the bound for all others.
 std::vector<Weight> vertex_weights(const CsrView& csr, std::span<const Weight> weights) {
   if (!weights.empty()) return {weights.begin(), weights.end()};
   std::vector<Weight> found(static_cast<std::size_t>(csr.num_rows()));

@@ -12,7 +12,7 @@ namespace hpcgnn::volpart {
 
 using Vertex = std::uint32_t;
 using Net = std::uint32_t;
-/// Pins and nets before a place: a hypergraph has fewer than 2^32 pins.
+/// An offset into pins or nets: a hypergraph has fewer than 2^32 pins.
 using Offset = std::uint32_t;
 using Weight = std::int64_t;
 /// Rows that one part must receive: fewer than there are vertices.
@@ -37,16 +37,16 @@ struct Hypergraph {
   std::vector<std::uint8_t> net_push;
   std::vector<Offset> pins_begin;
   Packed pins;
-  /// Nets that v is a pin of: nets[nets_begin[v] .. nets_begin[v + 1]). Where they lie in the
-  /// memory of a caller, who keeps it, they are never dropped.
+  /// Nets of which v is a pin: nets[nets_begin[v] .. nets_begin[v + 1]). They are never dropped if
+  /// they are borrowed, that is, in memory owned by the caller.
   std::vector<Offset> nets_begin;
   Packed nets;
   bool nets_are_lent = false;
-  /// Where this is a share of a larger hypergraph: what the nets of v exchange with pins outside,
-  /// which is at the part of v wherever v moves. Empty in a whole hypergraph.
+  /// In a share of a larger hypergraph: the rows that the nets of v exchange with outside pins, a
+  /// load of v's part wherever v moves. Empty in a whole hypergraph.
   std::vector<Load> outside_load;
-  /// So many of the last vertices stand for a part outside of the share each: they own the nets of
-  /// all its vertices, weigh nothing, are no pins and never move.
+  /// Number of last vertices that each represent a part outside the share: such a vertex owns the
+  /// nets of all vertices of its part, weighs nothing, is not a pin and never moves.
   Vertex num_outside = 0;
 
   Vertex num_vertices() const { return static_cast<Vertex>(vertex_weight.size()); }
@@ -64,19 +64,19 @@ struct Hypergraph {
     return nets_of(v).size() + owned_begin[v + 1] - owned_begin[v];
   }
   Weight total_weight() const;
-  /// Account for a net of an owner outside whose only pin in the share is `pin`: wherever that
-  /// moves, it exchanges the same with the owner.
+  /// Add the load of a net with an outside owner whose only pin in the share is `pin`: it exchanges
+  /// the same rows with the owner wherever it moves.
   void settle_outside(Vertex owner, Vertex pin, Weight rows, std::uint8_t push) {
     (push ? outside_load[pin] : outside_load[owner]).send += rows;
     (push ? outside_load[owner] : outside_load[pin]).recv += rows;
   }
   /// Fill `nets_begin` and `nets` from the pins.
   void index_nets();
-  /// Free `nets`, half of the memory, until index_nets() is called again; unless they are lent.
+  /// Free `nets`, half of the memory, until index_nets() is called, unless they are borrowed.
   void drop_index();
   /// Fill `pins` from the nets of all vertices.
   void index_pins();
-  /// Free `pins` until index_pins() is called, if the nets are lent and so always there.
+  /// Free `pins` until index_pins() is called, if the nets are borrowed and so never dropped.
   void drop_pins();
   std::size_t num_pins() const { return pins_begin.back(); }
   bool has_pins() const { return pins.size() == num_pins(); }
@@ -87,8 +87,8 @@ struct Hypergraph {
 /// @param[in] weights Weight of each row; empty means its stored non-zeros, at least 1.
 Hypergraph fetch_hypergraph(const CsrView& csr, std::span<const Weight> weights);
 
-/// Each non-zero belongs to the push net of its row where the row has more non-zeros than the
-/// column, else to the fetch net of its column.
+/// Each non-zero belongs to the push net of its row if the row has more non-zeros than the column,
+/// else to the fetch net of its column.
 Hypergraph joint_hypergraph(const CsrView& csr, std::span<const Weight> weights);
 
 }  // namespace hpcgnn::volpart

@@ -1,4 +1,4 @@
-/// How partitions are compared.
+/// Comparison of partitions.
 #pragma once
 
 #include "state/balance.h"
@@ -11,7 +11,7 @@ namespace hpcgnn::volpart {
 /// average load decide together.
 struct Score {
   Weight excess = 0;
-  Weight busiest = 0;  ///< The largest priced load; the total where only the total is priced.
+  Weight busiest = 0;  ///< The largest priced load; the total if only the total is priced.
   Weight total = 0;
   double value = 0;  ///< What refinement compares: the busiest load and part of the average.
 
@@ -19,7 +19,7 @@ struct Score {
   bool improves(const Score& other) const {
     return excess != other.excess ? excess < other.excess : value < other.value;
   }
-  /// Not worse in the objective itself, whatever the total.
+  /// Not worse in the objective itself, for any total.
   bool keeps(const Score& other) const {
     return excess != other.excess ? excess < other.excess : busiest <= other.busiest;
   }

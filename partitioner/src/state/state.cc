@@ -5,7 +5,7 @@
 namespace hpcgnn::volpart {
 namespace {
 
-/// Nets between asking for a net's data and reading it.
+/// Distance in nets between prefetching a net's data and reading it.
 constexpr std::size_t kAhead = 8;
 
 }  // namespace
@@ -67,7 +67,7 @@ bool State::exchange_loads() {
 }
 
 bool State::is_cut(Net net) const {
-  // No move inside of the share brings its pins to an owner outside.
+  // No move inside the share brings its pins to an outside owner.
   const Part owner = _connectivity.owner_part(net);
   return _connectivity.num_parts(net) > 1 ||
          (owner < num_own() && _connectivity.count(net, owner) == 0);
@@ -84,7 +84,7 @@ bool State::on_boundary(Vertex v) const {
 void State::evaluate(Vertex v, Part q, MoveEffect& effect) const {
   effect.clear();
   const Part p = _part[v];
-  // Nets of a vertex lie anywhere: waiting for them one by one would take most of the time.
+  // Nets of a vertex are scattered in memory: without prefetching, cache misses would dominate.
   const Packed::List nets = _graph->nets_of(v);
   for (std::size_t k = 0; k < nets.size() + 2 * kAhead; ++k) {
     if (k < nets.size()) _connectivity.prefetch_record(nets[k]);
@@ -102,8 +102,8 @@ void State::evaluate(Vertex v, Part q, MoveEffect& effect) const {
   effect.add(q, outside.send, outside.recv);
 }
 
-// A gain cache would hold num_parts numbers a vertex; the counts of pins give the same change in
-// O(1) a net. A part is touched only where it gets its first pin of a net or loses its last.
+// A gain cache would hold num_parts numbers per vertex; the pin counts give the same change in O(1)
+// per net. A part is touched only if it gets its first pin of a net or loses its last.
 void State::evaluate_pin(Net net, Part p, Part q, MoveEffect& effect) const {
   const Part owner = _connectivity.owner_part(net);
   const bool leaves = p != owner && _connectivity.count(net, p) == 1;
@@ -122,7 +122,7 @@ void State::evaluate_pin(Net net, Part p, Part q, MoveEffect& effect) const {
   }
 }
 
-// The owner's part is no receiver of its own rows, so a net reaches all its parts but that one.
+// The owner's part does not receive its own rows: a net reaches all its parts except that one.
 void State::evaluate_owned(Net net, Part p, Part q, MoveEffect& effect) const {
   const bool in_p = _connectivity.count(net, p) != 0;
   const bool in_q = _connectivity.count(net, q) != 0;

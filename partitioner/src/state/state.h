@@ -10,7 +10,7 @@
 
 namespace hpcgnn::volpart {
 
-/// What moving one vertex would change, at the parts it touches.
+/// The changes of loads caused by a move, at the affected parts.
 class MoveEffect {
  public:
   explicit MoveEffect(int num_parts) : _change(static_cast<std::size_t>(num_parts)) {}
@@ -43,34 +43,34 @@ class MoveEffect {
 /// The part of each vertex, the weight and load of each part, the connectivity of each net.
 class State {
  public:
-  /// @param[in] around What is outside, where `graph` is a share; outlives this.
+  /// @param[in] around The surroundings of `graph` if it is a share; outlives this object.
   State(const Hypergraph& graph, int num_parts, std::vector<Part> part,
         Surroundings* around = nullptr);
 
   const Hypergraph& graph() const { return *_graph; }
   const Connectivity& connectivity() const { return _connectivity; }
   int num_parts() const { return static_cast<int>(_load.size()); }
-  /// Parts [0, num_own) may be moved to; the others lie outside of the share.
+  /// Vertices may move to parts [0, num_own); the others are outside the share.
   int num_own() const { return _around ? _around->num_own : num_parts(); }
   Weight total_weight() const { return _around ? _around->total_weight : _graph->total_weight(); }
   Part part(Vertex v) const { return _part[v]; }
   std::span<const Part> parts() const { return _part; }
   Weight weight(Part p) const { return _weight[p]; }
   const Load& load(Part p) const { return _load[p]; }
-  /// Rows sent in all.
+  /// Total rows sent.
   Weight total() const { return _total; }
 
-  /// Whether a net that v owns or is a pin of crosses parts.
+  /// Whether a net of v (as owner or pin) crosses parts.
   bool on_boundary(Vertex v) const;
   /// Set `effect` to the exact change of all loads if v moved to part q. O(nets of v).
   void evaluate(Vertex v, Part q, MoveEffect& effect) const;
-  /// Move v to q, given what evaluate() said of it.
+  /// Move v to q, given the result of evaluate().
   void apply(Vertex v, Part q, const MoveEffect& effect);
-  /// What the share accounts for at each part: loads less those of the surroundings.
+  /// The share's own load of each part: loads less those of the surroundings.
   std::vector<Load> own_load() const;
   /// Set the loads of the surroundings.
   void surround(std::vector<Load> load);
-  /// Take over what the other shares have changed meanwhile; tell whether there are any.
+  /// Apply the changes of the other shares; return whether there are other shares.
   bool exchange_loads();
 
  private:

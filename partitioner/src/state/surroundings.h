@@ -1,4 +1,4 @@
-/// What a share of a hypergraph knows of the rest.
+/// The rest of the hypergraph, as seen from a share.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@ namespace hpcgnn::volpart {
 /// The parts [0, num_own) lie in the share with all their vertices; all others are outside.
 struct Surroundings {
   int num_own = 0;
-  /// Of all vertices of the whole.
+  /// Total over all vertices of the whole graph.
   Weight total_weight = 0;
-  /// Of each part: its load less what the share accounts for.
+  /// For each part: its load without the share's own.
   std::vector<Load> load;
-  /// Tell the other shares what this one accounts for at each part, and return their present
-  /// `load`. All shares call it in turn.
+  /// Publish this share's own load of each part, and return the current `load`. All shares call it
+  /// in turn.
   std::function<std::vector<Load>(const std::vector<Load>&)> exchange;
 };
 

@@ -235,7 +235,7 @@ def test_faults_are_refused(device):
     layer = make_layer(ugly_graph("holes"), 2, 3)
     with pytest.raises(TypeError, match="row_ids must be"):
         run_forward(device, layer, edge_dropout=(1, 0.5))
-    with pytest.raises(ValueError, match="the word of a dropout"):
+    with pytest.raises(ValueError, match="weight_word must be in"):
         run_forward(device, layer, dropout=(1 << 64, 0.5, *names_of(layer.graph)))
     with pytest.raises(TypeError, match="16, 32 or 64 bits, not int32"):
         run_forward(device, replace(layer, z=np.zeros((53, 6), np.int32)))

@@ -89,8 +89,8 @@ def test_alike_graphs_do_not_determine_a_rule():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "not a file of group-size coefficients"),
-        ("[1]", "not a file of group-size coefficients"),
+        ("{", "cannot read group-size coefficients"),
+        ("[1]", "cannot read group-size coefficients"),
         ('{"intercept": 1}', "per_node.* is missing"),
         ('{"intercept": 1, "per_node": NaN, "per_edge": 0, "per_degree": 0}', "not a finite"),
     ],
