@@ -177,7 +177,13 @@ def _slice(
     rows: SparseFeatures, dim: int = 0, start: int | None = None, end: int | None = None
 ) -> SparseFeatures:
     assert dim == 0
-    return rows.take(torch.arange(len(rows.matrix.indptr) - 1)[start:end])
+    stored = rows.matrix
+    first, stop, _ = slice(start, end).indices(len(stored.indptr) - 1)
+    starts = stored.indptr[first : max(first, stop) + 1]
+    entries = slice(starts[0], starts[-1])
+    assert stored.values is not None
+    # Arrays are shared: scores take all rows, or chunks of them, in every pass.
+    return rows.like(starts - starts[0], stored.indices[entries], stored.values[entries])
 
 
 def _cat(parts: Sequence[Tensor], dim: int = 0) -> SparseFeatures:

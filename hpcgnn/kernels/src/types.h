@@ -46,4 +46,9 @@ constexpr Storage accumulator_of(Storage storage) {
 /// Instruction sets with kernels of their own, narrowest first.
 enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512 };
 
+/// Bytes of a vector register of `isa`.
+constexpr std::int64_t register_bytes(Isa isa) {
+  return isa == Isa::kAvx512 ? 64 : isa == Isa::kAvx2 ? 32 : 16;
+}
+
 }  // namespace hpcgnn::kernels

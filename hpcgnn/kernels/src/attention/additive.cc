@@ -35,8 +35,9 @@ class Backward {
         dropout_(block, threads_),
         kernel_(
             table_of<AdditiveTable>(block.isa).kernels[static_cast<int>(block.storage)].backward),
-        terms_(static_cast<std::size_t>(group_ * block.num_rows)),
-        dtarget_(static_cast<std::size_t>(slices_ * group_ * block.num_rows)),
+        step_(head_step(group_)),
+        terms_(static_cast<std::size_t>(block.num_rows * kTerms * step_ + kOverread)),
+        dtarget_(static_cast<std::size_t>(slices_ * block.num_rows * step_)),
         carry_dz_(static_cast<std::size_t>(slices_ * width())),
         carry_dsource_(static_cast<std::size_t>(slices_ * block.num_heads)),
         dweights_(gradients.weights == nullptr ? 0 : carry_dz_.size()) {}
@@ -76,12 +77,11 @@ class Backward {
     for_rows(first_head, last_head, [&](std::int64_t i, std::int64_t head) {
       const std::int64_t at = state_row(i) * b_.num_heads + head;
       const T lse = static_cast<const T*>(g_.lse)[at];
-      terms_[static_cast<std::size_t>((head - first_head) * b_.num_rows + i)] = {
-          // All edges of such a row were dropped: exp(e - inf) is 0, where exp(e + inf) is not.
-          .target = static_cast<const T*>(b_.target)[at],
-          .lse = std::isinf(lse) ? std::abs(lse) : lse,
-          .delta = static_cast<const T*>(g_.delta)[at],
-          .unused = 0};
+      T* const terms = terms_.data() + i * kTerms * step_ + (head - first_head);
+      terms[0] = static_cast<const T*>(b_.target)[at];
+      // All edges of such a row were dropped: exp(e - inf) is 0, where exp(e + inf) is not.
+      terms[step_] = std::isinf(lse) ? std::abs(lse) : lse;
+      terms[2 * step_] = static_cast<const T*>(g_.delta)[at];
     });
   }
 
@@ -92,14 +92,15 @@ class Backward {
              .last_head = last_head,
              .first_edge = edge,
              .last_edge = first_edge(slice + 1),
-             .first_line = line_of_edge(b_.indptr, b_.num_columns, edge)},
+             .first_line = line_of_edge(b_.indptr, b_.num_columns, edge),
+             .group = group_},
             {.terms = terms_.data(),
              .grad = g_.grad,
              .dz = g_.dz,
              .dsource = g_.dsource,
              .carry_dz = carry_dz_.data() + slice * width(),
              .carry_dsource = carry_dsource_.data() + slice * b_.num_heads,
-             .dtarget = dtarget_.data() + slice * group_ * b_.num_rows,
+             .dtarget = dtarget_.data() + slice * b_.num_rows * step_,
              .weights = g_.weights,
              .dweights = dweights_.empty() ? nullptr : dweights_.data() + slice * width(),
              .dedges = g_.dedges,
@@ -110,8 +111,8 @@ class Backward {
     for_rows(first_head, last_head, [&](std::int64_t i, std::int64_t head) {
       T sum = 0;
       for (std::int64_t slice = 0; slice < slices_; ++slice)
-        sum += dtarget_[static_cast<std::size_t>(
-            (slice * group_ + head - first_head) * b_.num_rows + i)];
+        sum += dtarget_[static_cast<std::size_t>((slice * b_.num_rows + i) * step_ + head -
+                                                 first_head)];
       static_cast<T*>(g_.dtarget)[state_row(i) * b_.num_heads + head] += sum;
     });
   }
@@ -135,8 +136,8 @@ class Backward {
   std::int64_t group_, slices_;
   AttentionDropout dropout_;
   void (*kernel_)(const AttentionProblem&, const AttentionTask&, const AdditiveSums&);
-  std::vector<TargetTerms<T>> terms_;
-  std::vector<T> dtarget_, carry_dz_, carry_dsource_, dweights_;
+  std::int64_t step_;
+  std::vector<T> terms_, dtarget_, carry_dz_, carry_dsource_, dweights_;
 };
 
 }  // namespace
@@ -155,8 +156,8 @@ template <class T>
 void run_forward(const AttentionBlock& block, const AttentionState& state) {
   const int threads = attention_threads(block);
   const AttentionDropout dropout(block, threads);
-  const std::vector<T> source =
-      heads_apart<T>(block.source, block.num_columns, block.num_heads, threads);
+  const std::vector<T> source = groups_apart<T>(block.source, block.num_columns, block.num_heads,
+                                                heads_in_group(block), threads);
   AttentionProblem problem = dropout.problem();
   problem.source = source.data();
   const auto kernel =

@@ -1,101 +1,126 @@
 /// The attention kernels, templates over the SIMD types; included once per instruction set.
 ///
-/// Edges go by in batches. The logits of a batch are gathered from a small array, their maximum is
-/// found and exp taken on registers full of edges; then each row of z, or of grad, is read from
-/// memory once, into sums that stay in registers.
+/// Lines go by in chunks of edges, and all heads of a group together: the numbers of an edge lie
+/// side by side, so that lines of a few edges fill registers too. What is gathered from small
+/// arrays for all lines of a chunk is read as registers no sooner than the writes of it have ended.
+/// Then each row of z, or of grad, is read from memory once, into sums that stay in registers.
 #pragma once
 
 #include "attention/columns.h"
+#include "attention/groups.h"
 #include "attention/rounding.h"
 #include "attention/softmax.h"
 #include "simd/storages.h"
 
 namespace hpcgnn::kernels {
 
-/// Add the scores that edges have themselves.
-template <class T>
-HPCGNN_INLINE void add_edges(const AttentionBlock& b, std::int64_t head, std::int64_t first,
-                             std::int64_t count, T* sums) {
-  if (b.edges == nullptr) return;
-  const T* const scores = static_cast<const T*>(b.edges) + first * b.num_heads + head;
-  for (std::int64_t e = 0; e < count; ++e) sums[e] += scores[e * b.num_heads];
-}
-
 template <class V, class X>
 struct AdditiveForward {
   using Scalar = typename V::Scalar;
   using Reg = typename V::Reg;
-  using Batch = typename Softmax<V>::Batch;
+  using Group = HeadGroup<V>;
+  using Numbers = typename Group::Numbers;
 
-  /// Edges of one row and head; `row` is that of the block.
-  struct Edges {
-    std::int64_t row, head, first, count;
-    Scalar target;
-  };
-
-  HPCGNN_INLINE static void logits_of(const AttentionProblem& p, const Edges& edges,
-                                      const BatchRows<X>& rows, Batch& logits) {
+  /// Scores of columns, from where each edge finds its own.
+  static void gather(const AttentionProblem& p, const Group& group, const EdgeChunk<V>& chunk,
+                     Numbers& sums) {
     const AttentionBlock& b = *p.block;
-    // Memory stays busy while the softmax is computed.
-    constexpr std::int64_t kLines = 2;
-    const std::int64_t ahead =
-        prefetch_distance(b.head_width * static_cast<std::int64_t>(sizeof(X)));
-    const bool fetching = b.head_width * static_cast<std::int64_t>(sizeof(X)) >= kLines * 64 &&
-                          rows.known >= edges.count + ahead;
-    const Scalar* const source = static_cast<const Scalar*>(p.source) + edges.head * b.num_columns;
-    const std::int32_t* const columns = b.indices + edges.first;
-    for (std::int64_t e = 0; e < edges.count; ++e) {
-      if (fetching) rows.prefetch(e + ahead, 0, kLines);
-      logits.at[e] = source[columns[e]];
+    const Scalar* const source =
+        static_cast<const Scalar*>(p.source) + group.index * b.num_columns * group.step;
+    for (const LinePiece& piece : chunk) {
+      const std::int32_t* const columns = b.indices + piece.first;
+      Scalar* const to = sums.at + piece.slot;
+      with_step<V>(group.step, [&]<int kStep>() {
+        for (std::int64_t e = 0; e < piece.count; ++e)
+          copy_heads<kStep>(source + columns[e] * kStep, to + e * kStep);
+      });
+      V::store(to + piece.count * group.step, V::zero());
+      group.add_edges(b, piece, to);
     }
-    add_edges<Scalar>(b, edges.head, edges.first, edges.count, logits.at);
-    const Reg target = V::broadcast(edges.target);
-    const Reg slope = V::broadcast(static_cast<Scalar>(b.slope));
-    const std::int64_t padded = Softmax<V>::pad(logits, edges.count, 0);
-    for (std::int64_t e = 0; e < padded; e += V::kLanes)
-      V::store(logits.at + e, Softmax<V>::rectified(V::add(V::load(logits.at + e), target), slope));
   }
 
-  static void batch(const AttentionProblem& p, const Edges& edges, Scalar& top, Scalar& total,
-                    Scalar* out) {
+  /// Turn sums into weights exp(logit - top) and add them to the state of a line; writes to `scale`
+  /// what the old sums of z count for. Returns whether there are none.
+  HPCGNN_INLINE static bool soften(const AttentionProblem& p, const Group& group,
+                                   const LinePiece& piece, const AttentionState& into,
+                                   Scalar* weights, Scalar* scale) {
     const AttentionBlock& b = *p.block;
-    const std::int32_t* const columns = b.indices + edges.first;
+    const std::int64_t row = b.rows ? b.rows[piece.line] : piece.line;
+    const std::int64_t at = (piece.cut ? 0 : row) * b.num_heads + group.first;
+    Scalar* const top = static_cast<Scalar*>(into.top) + at;
+    Scalar* const total = static_cast<Scalar*>(into.total) + at;
+    const std::int64_t numbers = piece.count * group.step;
+    const Reg slope = V::broadcast(static_cast<Scalar>(b.slope));
+    const Reg target =
+        group.spread(static_cast<const Scalar*>(b.target) + row * b.num_heads + group.first);
+    for (std::int64_t k = 0; k < numbers; k += V::kLanes) {
+      Reg logit = Softmax<V>::rectified(V::add(V::load(weights + k), target), slope);
+      if (k + V::kLanes > numbers) logit = V::add(logit, group.none_behind(numbers - k));
+      V::store(weights + k, logit);
+    }
     const auto name = [&](const std::uint64_t* streams, std::int64_t e) {
-      return edge_name(streams[edges.row], b.column_ids[columns[e]]);
+      return edge_name(streams[piece.line], b.column_ids[b.indices[piece.first + e]]);
     };
-    const BatchRows<X> rows{static_cast<const X*>(b.values) + edges.head * b.head_width,
-                            b.num_heads * b.head_width, columns, edges.count,
-                            b.num_nonzeros - edges.first};
-    Batch weights;
-    logits_of(p, edges, rows, weights);
-    Softmax<V>::drop_edges(p, edges.count, name, Softmax<V>::kNone, weights);
-    const Scalar scale = Softmax<V>::soften(weights, edges.count, top, total);
-    Softmax<V>::drop_weights(p, edges.head, edges.count, name, weights);
-    for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
-      weighted_sum<V, X, kRegs, kTail>(rows, weights.at, scale, out, column, tail);
-    });
+    group.drop_edges(p.edges, piece.count, name, Softmax<V>::kNone, weights);
+    const Reg old = group.spread(top);
+    Reg largest = old;
+    for (std::int64_t k = 0; k < numbers; k += V::kLanes)
+      largest = V::max(V::load(weights + k), largest);
+    largest = group.fold(largest, [](Reg x, Reg y) { return V::max(x, y); });
+    // Where all edges are left out, exp(-inf - 0) is 0, and -inf - -inf would be no number.
+    const Reg none = V::broadcast(Softmax<V>::kNone);
+    const Reg shift = V::choose_less(none, largest, largest, V::zero());
+    Reg sum = V::zero();
+    for (std::int64_t k = 0; k < numbers; k += V::kLanes) {
+      const Reg weight = exponential<V>(V::sub(V::load(weights + k), shift));
+      V::store(weights + k, weight);
+      sum = V::add(sum, weight);
+    }
+    sum = group.fold(sum, [](Reg x, Reg y) { return V::add(x, y); });
+    const bool fresh = V::largest(old) == Softmax<V>::kNone;
+    if (!fresh) {
+      const Reg count = exponential<V>(V::sub(old, shift));
+      V::store(scale, count);
+      sum = V::fma(group.spread(total), count, sum);
+    }
+    // The largest of numbers that are none may be any of them: the sum tells.
+    const Reg infinite = V::broadcast(-Softmax<V>::kNone);
+    V::store(top, V::choose_less(sum, infinite, largest, sum), group.mask);
+    V::store(total, sum, group.mask);
+    group.drop_weights(p, piece.count, name, weights);
+    return fresh;
   }
 
   static void run(const AttentionProblem& p, const AttentionTask& task, const AttentionState& state,
                   const AttentionState& carry) {
     const AttentionBlock& b = *p.block;
-    const std::int64_t longest = cached_batch<V, X>(b.head_width);
-    for (std::int64_t i = task.first_line; i < b.num_rows && b.indptr[i] < task.last_edge; ++i) {
-      const bool cut = b.indptr[i] < task.first_edge;
-      const AttentionState& into = cut ? carry : state;
-      const std::int64_t row = b.rows ? b.rows[i] : i, place = cut ? 0 : row;
-      const std::int64_t begin = cut ? task.first_edge : b.indptr[i];
-      const std::int64_t end = b.indptr[i + 1] < task.last_edge ? b.indptr[i + 1] : task.last_edge;
-      for (std::int64_t first = begin; first < end; first += longest)
-        for (std::int64_t head = task.first_head; head < task.last_head; ++head) {
-          const std::int64_t at = place * b.num_heads + head;
-          const Scalar target = static_cast<const Scalar*>(b.target)[row * b.num_heads + head];
-          const std::int64_t count = end - first < longest ? end - first : longest;
-          batch(p, {i, head, first, count, target}, static_cast<Scalar*>(into.top)[at],
-                static_cast<Scalar*>(into.total)[at],
-                static_cast<Scalar*>(into.out) + at * b.head_width);
-        }
-    }
+    const Group group(task);
+    const std::int64_t width = group.count * b.head_width, pitch = b.num_heads * b.head_width;
+    const HeadsOfColumns<V> heads(group.count, b.head_width);
+    Numbers weights, scales;
+    for_chunks<V>(b, b.num_rows, task, cached_batch<V, X>(width), [&](EdgeChunk<V>& chunk) {
+      gather(p, group, chunk, weights);
+      for (LinePiece& piece : chunk)
+        piece.fresh = soften(p, group, piece, piece.cut ? carry : state, weights.at + piece.slot,
+                             scales.at + chunk.number(piece) * V::kLanes);
+      for (const LinePiece& piece : chunk) {
+        const std::int64_t row = b.rows ? b.rows[piece.line] : piece.line;
+        const AttentionState& into = piece.cut ? carry : state;
+        Scalar* const out = static_cast<Scalar*>(into.out) + (piece.cut ? 0 : row) * pitch +
+                            group.first * b.head_width;
+        const BatchRows<X> rows{static_cast<const X*>(b.values) + group.first * b.head_width, pitch,
+                                b.indices + piece.first, piece.count, b.num_nonzeros - piece.first};
+        const WeightsOfHeads<V> own{weights.at + piece.slot, group.step, heads,
+                                    scales.at + chunk.number(piece) * V::kLanes, piece.fresh};
+        for_columns<V>(width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+          if (group.step == 1)
+            weighted_sum<V, X, kRegs, kTail>(rows, own.at, piece.fresh ? 0 : *own.scale, out,
+                                             column, tail);
+          else
+            add_weighted<V, X, kRegs, kTail>(rows, own, out, column, tail);
+        });
+      }
+    });
   }
 };
 
@@ -103,145 +128,195 @@ template <class V, class X>
 struct AdditiveBackward {
   using Scalar = typename V::Scalar;
   using Reg = typename V::Reg;
-  using Batch = typename Softmax<V>::Batch;
+  using Group = HeadGroup<V>;
+  using Numbers = typename Group::Numbers;
 
-  // Heads of a group: kGroupBytes of 16-bit elements.
-  static constexpr std::int64_t kMostHeads = 128;
+  static constexpr std::int64_t kTermsAhead = 16;
 
-  /// Edges of one column and head.
+  /// Of the edges of a chunk; `dots` are <grad, z> and then the gradients of the logits before the
+  /// rectifier, `kept` what remains of weights and then what grad counts with.
   struct Edges {
-    std::int64_t column, head, first, count;
-    Scalar source;
-    BatchRows<Scalar> grad;
+    Numbers sums, lse, delta, kept, dots;
   };
 
-  /// Turn inner products into gradients of the logits before the rectifier, and fill in the
-  /// weights that grad counts with; returns the sum of the gradients.
-  HPCGNN_INLINE static Scalar differentiate(const AttentionProblem& p, const Edges& edges,
-                                            const TargetTerms<Scalar>* terms,
-                                            typename Softmax<V>::Edges& batch) {
-    const AttentionBlock& b = *p.block;
-    const std::int32_t* const rows = b.indices + edges.first;
-    const auto name = [&](const std::uint64_t* streams, std::int64_t e) {
-      return edge_name(streams[rows[e]], b.column_ids[edges.column]);
-    };
-    Batch sums;
-    for (std::int64_t e = 0; e < edges.count; ++e) {
-      const TargetTerms<Scalar>& term = terms[rows[e]];
-      sums.at[e] = term.target + edges.source;
-      batch.lse.at[e] = term.lse;
-      batch.delta.at[e] = term.delta;
-      batch.kept.at[e] = 1;
-    }
-    add_edges<Scalar>(b, edges.head, edges.first, edges.count, sums.at);
-    Softmax<V>::drop_edges(p, edges.count, name, -Softmax<V>::kNone, batch.lse);
-    Softmax<V>::drop_weights(p, edges.head, edges.count, name, batch.kept);
-    const std::int64_t padded = Softmax<V>::pad(sums, edges.count, 0);
-    const Reg slope = V::broadcast(static_cast<Scalar>(b.slope));
-    for (std::int64_t e = 0; e < padded; e += V::kLanes)
-      V::store(batch.logits.at + e, Softmax<V>::rectified(V::load(sums.at + e), slope));
-    Softmax<V>::differentiate(batch, edges.count);
-    Reg sum = V::zero();
-    for (std::int64_t e = 0; e < padded; e += V::kLanes) {
-      const Reg outer = V::load(batch.dots.at + e);
-      const Reg inner =
-          V::choose_less(V::zero(), V::load(sums.at + e), outer, V::mul(slope, outer));
-      V::store(batch.dots.at + e, inner);
-      sum = V::add(sum, inner);
-    }
-    return V::sum(sum);
-  }
+  /// The operands of a task.
+  struct Operands {
+    const AttentionProblem& p;
+    const AdditiveSums& sums;
+    const Group& group;
+  };
 
-  /// Adds what the edges of a batch give to z and source, each number rounded alone.
-  HPCGNN_INLINE static void add_rounded(const AttentionBlock& b, const Edges& edges,
-                                        const typename Softmax<V>::Edges& batch,
-                                        const RoundedSums& sums) {
-    const BatchRows<Scalar>& grads = edges.grad;
-    const std::int64_t source = b.num_heads * b.head_width + edges.head;
-    for (std::int64_t e = 0; e < edges.count; ++e) {
-      const Scalar* const grad = grads.data + grads.index[e] * grads.pitch;
-      const double share = batch.kept.at[e], through = batch.dots.at[e];
-      sums.add(edges.head * b.head_width, b.head_width,
-               [&](std::int64_t c) { return share * grad[c]; });
-      sums.add(source, 1, [&](std::int64_t) { return through; });
-    }
-  }
-
-  static void batch(const AttentionProblem& p, const Edges& edges, const TargetTerms<Scalar>* terms,
-                    Scalar* dtarget, Scalar& dsource, Scalar* dz, const AdditiveSums& sums) {
-    const AttentionBlock& b = *p.block;
-    const std::int64_t pitch = b.num_heads * b.head_width;
+  /// Fills in all but the weights of a piece whose rows of grad are given.
+  HPCGNN_INLINE static void gather(const Operands& o, const LinePiece& piece,
+                                   const BatchRows<Scalar>& grads, Edges& edges) {
+    const AttentionBlock& b = *o.p.block;
+    const Group& group = o.group;
+    const std::int64_t numbers = piece.count * group.step;
     const X* const z =
-        static_cast<const X*>(b.values) + edges.column * pitch + edges.head * b.head_width;
-    typename Softmax<V>::Edges batch;
-    for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
-      inner_products<V, Scalar, X, kRegs, kTail>(edges.grad, z, batch.dots.at, column, tail);
-    });
-    dsource += differentiate(p, edges, terms, batch);
-    for (std::int64_t e = 0; e < edges.count; ++e)
-      dtarget[b.indices[edges.first + e]] += batch.dots.at[e];
-    if (auto* const dedges = static_cast<Scalar*>(sums.dedges); dedges != nullptr)
-      for (std::int64_t e = 0; e < edges.count; ++e)
-        dedges[(edges.first + e) * b.num_heads + edges.head] = batch.dots.at[e];
-    if (sums.rounded.sums != nullptr)
-      add_rounded(b, edges, batch, sums_of_line(sums.rounded, edges.column));
-    if (dz == nullptr) return;
-    BatchRows<Scalar> cached = edges.grad;
-    cached.shift = edges.count;
-    for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
-      weighted_sum<V, Scalar, kRegs, kTail>(cached, batch.kept.at, 1, dz, column, tail);
-    });
+        static_cast<const X*>(b.values) + (piece.line * b.num_heads + group.first) * b.head_width;
+    Scalar* const dots = edges.dots.at + piece.slot;
+    for (std::int64_t k = 0; k < numbers; k += V::kLanes) V::store(dots + k, V::zero());
+    if (group.step == 1)
+      for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+        inner_products<V, Scalar, X, kRegs, kTail>(grads, z, dots, column, tail);
+      });
+    with_step<V>(group.step, [&]<int kStep>() { gather<kStep>(o, piece, grads, z, edges); });
+    // Behind the last edge weights are exp(-inf).
+    const std::int64_t end = piece.slot + numbers;
+    V::store(edges.sums.at + end, V::zero());
+    V::store(edges.lse.at + end, V::broadcast(-Softmax<V>::kNone));
+    V::store(edges.delta.at + end, V::zero());
+    group.add_edges(b, piece, edges.sums.at + piece.slot);
   }
 
-  /// source = <weights, z>: what the gradient of source adds to those of z and of the weights.
-  HPCGNN_INLINE static void source_chain(const AttentionBlock& b, const AdditiveSums& sums,
-                                         std::int64_t j, std::int64_t head, Scalar gain,
-                                         Scalar* dz) {
-    const std::int64_t first = head * b.head_width;
-    const Scalar* const weights = static_cast<const Scalar*>(sums.weights) + first;
-    Scalar* const dweights = static_cast<Scalar*>(sums.dweights) + first;
-    const X* const z = static_cast<const X*>(b.values) + j * b.num_heads * b.head_width + first;
-    for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
-      add_multiple<V, Scalar, kRegs, kTail>(gain, weights, dz + first, column, tail);
-      add_multiple<V, X, kRegs, kTail>(gain, z, dweights, column, tail);
+  template <int kStep>
+  HPCGNN_INLINE static void gather(const Operands& o, const LinePiece& piece,
+                                   const BatchRows<Scalar>& grads, const X* z, Edges& edges) {
+    const AttentionBlock& b = *o.p.block;
+    const std::int32_t* const lines = b.indices + piece.first;
+    const Scalar* const terms = static_cast<const Scalar*>(o.sums.terms);
+    const std::int64_t bytes =
+        o.group.count * b.head_width * static_cast<std::int64_t>(sizeof(Scalar));
+    const std::int64_t ahead = prefetch_distance(bytes), lines_ahead = (bytes + 63) / 64;
+    const bool fetching = kStep > 1 && grads.known >= piece.count + ahead;
+    const bool foreseeing = b.num_nonzeros - piece.first >= piece.count + kTermsAhead;
+    for (std::int64_t e = 0; e < piece.count; ++e) {
+      if (fetching) grads.prefetch(e + ahead, 0, lines_ahead);
+      if (foreseeing) __builtin_prefetch(terms + lines[e + kTermsAhead] * kTerms * kStep);
+      const Scalar* const from = terms + lines[e] * kTerms * kStep;
+      const std::int64_t at = piece.slot + e * kStep;
+      copy_heads<kStep>(from, edges.sums.at + at);
+      copy_heads<kStep>(from + kStep, edges.lse.at + at);
+      copy_heads<kStep>(from + 2 * kStep, edges.delta.at + at);
+      if constexpr (kStep > 1) {
+        const Scalar* const grad = grads.data + grads.index[e] * grads.pitch;
+        for (std::int64_t head = 0; head < o.group.count; ++head)
+          edges.dots.at[at + head] =
+              o.group.dot(grad + head * b.head_width, z + head * b.head_width, b.head_width);
+      }
+    }
+  }
+
+  /// Turn inner products into gradients; returns their sums of each head.
+  HPCGNN_INLINE static Reg differentiate(const Operands& o, const LinePiece& piece, Edges& edges) {
+    const AttentionBlock& b = *o.p.block;
+    const Group& group = o.group;
+    const std::int64_t numbers = piece.count * group.step;
+    const auto name = [&](const std::uint64_t* streams, std::int64_t e) {
+      return edge_name(streams[b.indices[piece.first + e]], b.column_ids[piece.line]);
+    };
+    Scalar* const kept = edges.kept.at + piece.slot;
+    for (std::int64_t k = 0; k < numbers; k += V::kLanes) V::store(kept + k, V::broadcast(1));
+    group.drop_weights(o.p, piece.count, name, kept);
+    group.drop_edges(o.p.edges, piece.count, name, -Softmax<V>::kNone, edges.lse.at + piece.slot);
+    const Reg slope = V::broadcast(static_cast<Scalar>(b.slope));
+    const Reg source =
+        group.spread(static_cast<const Scalar*>(b.source) + piece.line * b.num_heads + group.first);
+    Reg sum = V::zero();
+    for (std::int64_t k = 0; k < numbers; k += V::kLanes) {
+      const std::int64_t at = piece.slot + k;
+      const Reg before = V::add(V::load(edges.sums.at + at), source);
+      const Reg logit = Softmax<V>::rectified(before, slope);
+      const Reg alpha = exponential<V>(V::sub(logit, V::load(edges.lse.at + at)));
+      const Reg inner = V::mul(V::load(kept + k), V::load(edges.dots.at + at));
+      const Reg outer = V::mul(alpha, V::sub(inner, V::load(edges.delta.at + at)));
+      const Reg found = V::choose_less(V::zero(), before, outer, V::mul(slope, outer));
+      V::store(edges.dots.at + at, found);
+      V::store(kept + k, V::mul(alpha, V::load(kept + k)));
+      sum = V::add(sum, found);
+    }
+    return group.fold(sum, [](Reg x, Reg y) { return V::add(x, y); });
+  }
+
+  /// Adds what the edges of a piece give to z and source, each number rounded alone.
+  HPCGNN_INLINE static void add_rounded(const Operands& o, const LinePiece& piece,
+                                        const BatchRows<Scalar>& grads, const Edges& edges) {
+    const AttentionBlock& b = *o.p.block;
+    const RoundedSums sums = sums_of_line(o.sums.rounded, piece.line);
+    for (std::int64_t head = 0; head < o.group.count; ++head)
+      for (std::int64_t e = 0; e < piece.count; ++e) {
+        const std::int64_t at = piece.slot + e * o.group.step + head;
+        const Scalar* const grad = grads.data + grads.index[e] * grads.pitch + head * b.head_width;
+        const double share = edges.kept.at[at], through = edges.dots.at[at];
+        const std::int64_t number = o.group.first + head;
+        sums.add(number * b.head_width, b.head_width,
+                 [&](std::int64_t c) { return share * grad[c]; });
+        sums.add(b.num_heads * b.head_width + number, 1, [&](std::int64_t) { return through; });
+      }
+  }
+
+  /// Add the gradients of targets, and of scores of edges.
+  HPCGNN_INLINE static void add_to_edges(const Operands& o, const LinePiece& piece,
+                                         const Scalar* dots) {
+    const AttentionBlock& b = *o.p.block;
+    const Group& group = o.group;
+    const std::int32_t* const lines = b.indices + piece.first;
+    Scalar* const dtarget = static_cast<Scalar*>(o.sums.dtarget);
+    with_step<V>(group.step, [&]<int kStep>() {
+      for (std::int64_t e = 0; e < piece.count; ++e)
+        add_heads<kStep>(dots + e * kStep, dtarget + lines[e] * kStep);
     });
+    auto* const dedges = static_cast<Scalar*>(o.sums.dedges);
+    if (dedges == nullptr) return;
+    for (std::int64_t e = 0; e < piece.count; ++e)
+      for (std::int64_t head = 0; head < group.count; ++head)
+        dedges[(piece.first + e) * b.num_heads + group.first + head] = dots[e * group.step + head];
   }
 
   static void run(const AttentionProblem& p, const AttentionTask& task, const AdditiveSums& sums) {
     const AttentionBlock& b = *p.block;
-    const std::int64_t longest = cached_batch<V, Scalar>(b.head_width);
-    const std::int64_t pitch = b.num_heads * b.head_width;
+    const Group group(task);
+    const Operands operands{p, sums, group};
+    const std::int64_t width = group.count * b.head_width, pitch = b.num_heads * b.head_width;
+    const std::int64_t first_column = group.first * b.head_width;
+    const HeadsOfColumns<V> heads(group.count, b.head_width);
     StateRows rows(b, b.head_width * static_cast<std::int64_t>(sizeof(Scalar)));
-    for (std::int64_t j = task.first_line; j < b.num_columns && b.indptr[j] < task.last_edge; ++j) {
-      const bool cut = b.indptr[j] < task.first_edge;
-      Scalar* const dz = sums.dz == nullptr ? nullptr
-                         : cut              ? static_cast<Scalar*>(sums.carry_dz)
-                                            : static_cast<Scalar*>(sums.dz) + j * pitch;
-      Scalar* const dsource = cut ? static_cast<Scalar*>(sums.carry_dsource)
-                                  : static_cast<Scalar*>(sums.dsource) + j * b.num_heads;
-      const std::int64_t begin = cut ? task.first_edge : b.indptr[j];
-      const std::int64_t end = b.indptr[j + 1] < task.last_edge ? b.indptr[j + 1] : task.last_edge;
-      Scalar gained[kMostHeads] = {};
-      for (std::int64_t first = begin; first < end; first += longest) {
-        const std::int64_t count = end - first < longest ? end - first : longest;
-        const std::int32_t* const index = rows.find(first, count);
-        for (std::int64_t head = task.first_head; head < task.last_head; ++head) {
-          const std::int64_t offset = (head - task.first_head) * b.num_rows;
-          const BatchRows<Scalar> grad{static_cast<const Scalar*>(sums.grad) + head * b.head_width,
-                                       pitch, index, count, rows.known(first, count)};
-          const Scalar source = static_cast<const Scalar*>(b.source)[j * b.num_heads + head];
-          batch(p, {j, head, first, count, source, grad},
-                static_cast<const TargetTerms<Scalar>*>(sums.terms) + offset,
-                static_cast<Scalar*>(sums.dtarget) + offset, gained[head - task.first_head],
-                dz == nullptr ? nullptr : dz + head * b.head_width, sums);
-        }
+    Edges edges;
+    Numbers gains;
+    for_chunks<V>(b, b.num_columns, task, cached_batch<V, Scalar>(width), [&](EdgeChunk<V>& chunk) {
+      const std::int32_t* const index = rows.find(chunk.first, chunk.count);
+      const std::int64_t known = rows.known(chunk.first, chunk.count);
+      const auto grads_of = [&](const LinePiece& piece) {
+        const std::int64_t before = piece.first - chunk.first;
+        return BatchRows<Scalar>{static_cast<const Scalar*>(sums.grad) + first_column, pitch,
+                                 index + before, piece.count, known - before};
+      };
+      for (const LinePiece& piece : chunk) gather(operands, piece, grads_of(piece), edges);
+      for (const LinePiece& piece : chunk)
+        V::store(gains.at + chunk.number(piece) * V::kLanes, differentiate(operands, piece, edges));
+      for (const LinePiece& piece : chunk) {
+        const Reg gain = V::load(gains.at + chunk.number(piece) * V::kLanes);
+        Scalar* const dsource =
+            (piece.cut ? static_cast<Scalar*>(sums.carry_dsource)
+                       : static_cast<Scalar*>(sums.dsource) + piece.line * b.num_heads) +
+            group.first;
+        V::store(dsource, V::add(V::load(dsource, group.mask), gain), group.mask);
+        add_to_edges(operands, piece, edges.dots.at + piece.slot);
+        if (sums.rounded.sums != nullptr) add_rounded(operands, piece, grads_of(piece), edges);
+        if (sums.dz == nullptr) continue;
+        Scalar* const dz = (piece.cut ? static_cast<Scalar*>(sums.carry_dz)
+                                      : static_cast<Scalar*>(sums.dz) + piece.line * pitch) +
+                           first_column;
+        BatchRows<Scalar> cached = grads_of(piece);
+        cached.shift = chunk.count;
+        const WeightsOfHeads<V> weights{edges.kept.at + piece.slot, group.step, heads};
+        for_columns<V>(width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+          if (group.step == 1)
+            weighted_sum<V, Scalar, kRegs, kTail>(cached, weights.at, 1, dz, column, tail);
+          else
+            add_weighted<V, Scalar, kRegs, kTail>(cached, weights, dz, column, tail);
+        });
+        if (sums.weights == nullptr) continue;
+        // source = <weights, z>: what its gradient adds to those of z and of the weights.
+        const Scalar* const factors = static_cast<const Scalar*>(sums.weights) + first_column;
+        Scalar* const dfactors = static_cast<Scalar*>(sums.dweights) + first_column;
+        const X* const z = static_cast<const X*>(b.values) + piece.line * pitch + first_column;
+        for_columns<V>(width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+          add_multiples<V, Scalar, kRegs, kTail>(gain, heads, factors, dz, column, tail);
+          add_multiples<V, X, kRegs, kTail>(gain, heads, z, dfactors, column, tail);
+        });
       }
-      for (std::int64_t head = task.first_head; head < task.last_head; ++head) {
-        const Scalar gain = gained[head - task.first_head];
-        dsource[head] += gain;
-        if (sums.weights != nullptr) source_chain(b, sums, j, head, gain, dz);
-      }
-    }
+    });
   }
 };
 

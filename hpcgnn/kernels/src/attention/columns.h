@@ -126,19 +126,6 @@ void inner_products(const BatchRows<X>& batch, const Fixed* fixed, typename V::S
   }
 }
 
-/// out += factor * row.
-template <class V, class X, int kRegs, bool kTail>
-HPCGNN_INLINE void add_multiple(typename V::Scalar factor, const X* row, typename V::Scalar* out,
-                                std::int64_t column, int tail_lanes) {
-  using Reg = typename V::Reg;
-  const auto tail = V::mask(tail_lanes);
-  Reg sum[kRegs], added[kRegs];
-  load_columns<V, kRegs, kTail>(out + column, tail, sum);
-  load_columns<V, kRegs, kTail>(row + column, tail, added);
-  for (int r = 0; r < kRegs; ++r) sum[r] = V::fma(V::broadcast(factor), added[r], sum[r]);
-  store_columns<V, kRegs, kTail>(out + column, tail, sum);
-}
-
 /// Edges whose rows of `head_width` elements of type T fit the level-1 cache between two uses.
 template <class V, class T>
 HPCGNN_INLINE std::int64_t cached_batch(std::int64_t head_width) {

@@ -1,6 +1,7 @@
 /// What the attention kernels work on, and the tables that hold those of each instruction set.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "attention/attention.h"
@@ -18,12 +19,21 @@ struct DropoutBits {
 /// A block as the kernels read it.
 struct AttentionProblem {
   const AttentionBlock* block;
-  const void* source;  ///< num_heads by num_columns; forward only
+  const void* source;  ///< of additive scores, in the forward pass: of `groups_apart`
   DropoutBits weights;
   DropoutBits edges;
 };
 
-/// Edges [first_edge, last_edge) of heads [first_head, last_head). The first row (forward) or
+/// Numbers of a group of heads lie so far apart: lanes of a register repeat them.
+constexpr std::int64_t head_step(std::int64_t heads) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(heads)));
+}
+
+/// Numbers behind an array that is read a register at a time.
+inline constexpr std::int64_t kOverread = 16;
+
+/// Edges [first_edge, last_edge) of heads [first_head, last_head), a group of `heads_in_group` or,
+/// at the end, fewer. The first row (forward) or
 /// column (backward) begins before first_edge if it is cut; what it gains then goes to `carry`.
 struct AttentionTask {
   std::int64_t first_head;
@@ -31,18 +41,13 @@ struct AttentionTask {
   std::int64_t first_edge;
   std::int64_t last_edge;
   std::int64_t first_line;
+  std::int64_t group;  ///< heads of a group
 };
 
-/// What edges of a head in the backward pass need of their row, side by side.
-template <class T>
-struct alignas(4 * sizeof(T)) TargetTerms {
-  T target, lse, delta, unused;
-};
-
-/// What a task of the backward pass adds to. `terms` and `dtarget` hold the heads of the task one
-/// after the other, num_rows (of the block) each.
+/// What a task of the backward pass adds to. Rows of the block have in `terms` the target, lse and
+/// delta of the heads of the task, and in `dtarget` one number of each, `head_step` numbers apart.
 struct AdditiveSums {
-  const void* terms;
+  const void* terms;  ///< num_rows by kTerms * head_step, with kOverread behind
   const void* grad;
   void* dz;
   void* dsource;
@@ -54,6 +59,9 @@ struct AdditiveSums {
   void* dedges;         ///< null where edges have no scores of their own
   AttentionSums rounded;
 };
+
+/// Three, and one that is free: those of four heads in float32 then fill a cache line.
+inline constexpr std::int64_t kTerms = 4;
 
 struct AdditiveKernels {
   void (*forward)(const AttentionProblem&, const AttentionTask&, const AttentionState& state,

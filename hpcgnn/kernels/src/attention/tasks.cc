@@ -4,6 +4,7 @@
 
 #include "parallel.h"
 #include "random_bits.h"
+#include "simd/isa.h"
 
 namespace hpcgnn::kernels {
 namespace {
@@ -41,23 +42,33 @@ AttentionProblem AttentionDropout::problem() const {
 }
 
 template <class T>
-std::vector<T> heads_apart(const void* source, std::int64_t num_columns, std::int64_t num_heads,
-                           int num_threads) {
-  std::vector<T> result(static_cast<std::size_t>(num_columns * num_heads));
+std::vector<T> groups_apart(const void* source, std::int64_t num_columns, std::int64_t num_heads,
+                            std::int64_t group, int num_threads) {
+  const std::int64_t step = head_step(group), groups = (num_heads + group - 1) / group;
+  std::vector<T> result(static_cast<std::size_t>(groups * num_columns * step + kOverread));
   const T* const from = static_cast<const T*>(source);
   for_each_row(num_columns, num_threads, [&](std::int64_t j) {
     for (std::int64_t head = 0; head < num_heads; ++head)
-      result[static_cast<std::size_t>(head * num_columns + j)] = from[j * num_heads + head];
+      result[static_cast<std::size_t>((head / group * num_columns + j) * step + head % group)] =
+          from[j * num_heads + head];
   });
   return result;
 }
 
-template std::vector<float> heads_apart(const void*, std::int64_t, std::int64_t, int);
-template std::vector<double> heads_apart(const void*, std::int64_t, std::int64_t, int);
+template std::vector<float> groups_apart(const void*, std::int64_t, std::int64_t, std::int64_t,
+                                         int);
+template std::vector<double> groups_apart(const void*, std::int64_t, std::int64_t, std::int64_t,
+                                          int);
 
 std::int64_t heads_in_group(const AttentionBlock& block) {
   const std::int64_t bytes = block.head_width * storage_bytes(block.storage);
-  return std::clamp<std::int64_t>(kGroupBytes / bytes, 1, block.num_heads);
+  const std::int64_t lanes =
+      register_bytes(block.isa) / storage_bytes(accumulator_of(block.storage));
+  const std::int64_t most =
+      std::clamp<std::int64_t>(kGroupBytes / bytes, 1, std::min(lanes, block.num_heads));
+  // Groups of about one size.
+  const std::int64_t groups = (block.num_heads + most - 1) / most;
+  return (block.num_heads + groups - 1) / groups;
 }
 
 int attention_threads(const AttentionBlock& block) {
@@ -88,7 +99,8 @@ AttentionTask EdgeChunks::task(std::int64_t index) const {
           .last_head = std::min(head + group_, block_.num_heads),
           .first_edge = edge,
           .last_edge = first_edge(chunk_of(index) + 1),
-          .first_line = line_of_edge(block_.indptr, lines_, edge)};
+          .first_line = line_of_edge(block_.indptr, lines_, edge),
+          .group = group_};
 }
 
 std::int64_t EdgeChunks::cut_line(std::int64_t chunk) const {

@@ -34,14 +34,16 @@ class AttentionDropout {
   std::vector<std::uint64_t> weight_streams_, edge_streams_;
 };
 
-/// Columns of heads one after the other: (num_heads, num_columns) from (num_columns, num_heads).
-template <class T>
-std::vector<T> heads_apart(const void* source, std::int64_t num_columns, std::int64_t num_heads,
-                           int num_threads);
-
-/// Heads that go by together: as many as fill `kGroupBytes` of a row of z, at least one. Few, so
-/// that the cache holds more of the rows that are read most.
+/// Heads that go by together: as many as fill `kGroupBytes` of a row of z, at least one, and at
+/// most the lanes of a register. Few, so that the cache holds more of the rows that are read most.
 std::int64_t heads_in_group(const AttentionBlock& block);
+
+/// Columns of groups of heads one after the other: (groups, num_columns, head_step) from
+/// (num_columns, num_heads), with zeros in place of heads that a group lacks, and `kOverread`
+/// behind.
+template <class T>
+std::vector<T> groups_apart(const void* source, std::int64_t num_columns, std::int64_t num_heads,
+                            std::int64_t group, int num_threads);
 
 /// Threads for a block: one when it is small.
 int attention_threads(const AttentionBlock& block);

@@ -16,6 +16,14 @@ struct F32 {
     __m256i lanes;
     int count;
   };
+  using Order = __m256i;
+
+  HPCGNN_INLINE static Order order(const std::int32_t* lanes) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lanes));
+  }
+  HPCGNN_INLINE static Reg arrange(Reg r, Order order) {
+    return _mm256_permutevar8x32_ps(r, order);
+  }
 
   HPCGNN_INLINE static Mask mask(int lanes) {
     const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -109,6 +117,18 @@ struct F64 {
   static constexpr int kSumRegisters = 12;
   using Reg = __m256d;
   using Mask = __m256i;
+  using Order = __m256i;
+
+  HPCGNN_INLINE static Order order(const std::int32_t* lanes) {
+    // Lane i in two halves, 2i and 2i + 1.
+    const __m128i low = _mm_slli_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes)), 1);
+    const __m256i twice = _mm256_cvtepi32_epi64(low);
+    const __m256i next = _mm256_slli_epi64(_mm256_add_epi64(twice, _mm256_set1_epi64x(1)), 32);
+    return _mm256_or_si256(twice, next);
+  }
+  HPCGNN_INLINE static Reg arrange(Reg r, Order order) {
+    return _mm256_castps_pd(_mm256_permutevar8x32_ps(_mm256_castpd_ps(r), order));
+  }
 
   HPCGNN_INLINE static Mask mask(int lanes) {
     return _mm256_cmpgt_epi64(_mm256_set1_epi64x(lanes), _mm256_setr_epi64x(0, 1, 2, 3));

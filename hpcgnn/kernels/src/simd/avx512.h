@@ -13,6 +13,10 @@ struct F32 {
   static constexpr int kSumRegisters = 16;
   using Reg = __m512;
   using Mask = __mmask16;
+  using Order = __m512i;
+
+  HPCGNN_INLINE static Order order(const std::int32_t* lanes) { return _mm512_loadu_si512(lanes); }
+  HPCGNN_INLINE static Reg arrange(Reg r, Order order) { return _mm512_permutexvar_ps(order, r); }
 
   HPCGNN_INLINE static Mask mask(int lanes) { return static_cast<Mask>((1u << lanes) - 1u); }
   HPCGNN_INLINE static void fence() { _mm_sfence(); }
@@ -88,6 +92,12 @@ struct F64 {
   static constexpr int kSumRegisters = 16;
   using Reg = __m512d;
   using Mask = __mmask8;
+  using Order = __m512i;
+
+  HPCGNN_INLINE static Order order(const std::int32_t* lanes) {
+    return _mm512_cvtepi32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(lanes)));
+  }
+  HPCGNN_INLINE static Reg arrange(Reg r, Order order) { return _mm512_permutexvar_pd(order, r); }
 
   HPCGNN_INLINE static Mask mask(int lanes) { return static_cast<Mask>((1u << lanes) - 1u); }
   HPCGNN_INLINE static void fence() { _mm_sfence(); }

@@ -6,7 +6,8 @@
 /// others to zero; a masked store leaves the others alone. `stream` stores past the cache where the
 /// machine can and needs the alignment of a register; `fence` orders such stores. `max(a, b)` and
 /// `min(a, b)` give b where either is NaN; `choose_less(a, b, x, y)` is x where a < b, else y;
-/// `add_exponent(r, n)` adds the last bits of n to the exponent of r.
+/// `add_exponent(r, n)` adds the last bits of n to the exponent of r; `arrange(r, order(lanes))`
+/// has in lane k lane lanes[k] of r.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,20 @@ struct Vector {
 #endif
   typedef T Reg __attribute__((vector_size(16)));
   using Mask = int;
+  struct Order {
+    std::int32_t lanes[kLanes];
+  };
+
+  HPCGNN_INLINE static Order order(const std::int32_t* lanes) {
+    Order result;
+    std::memcpy(result.lanes, lanes, sizeof result.lanes);
+    return result;
+  }
+  HPCGNN_INLINE static Reg arrange(Reg r, const Order& order) {
+    Reg result;
+    for (int i = 0; i < kLanes; ++i) result[i] = r[order.lanes[i]];
+    return result;
+  }
 
   HPCGNN_INLINE static Mask mask(int lanes) { return lanes; }
   HPCGNN_INLINE static Reg zero() { return Reg{}; }
