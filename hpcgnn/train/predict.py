@@ -251,7 +251,7 @@ _PAIRS = needs(
     Trait.PAIR_ROWS,
     lacks={
         **_NO_NODES,
-        Trait.FOUND_PAIRS: "it gives the pairs; give --top instead",
+        Trait.FOUND_PAIRS: "they are the pairs to score; to search for pairs, give --top alone",
         Trait.CHOSEN_ROWS: "it has both ends of each pair",
     },
 )

@@ -149,7 +149,7 @@ def show_of(store: Path, capsys: pytest.CaptureFixture[str]) -> str:
         (["communities", "--nodes", "9", "--exponent", "inf"], "exponent inf above 2; all finite"),
         (["planted", "--nodes", "0"], "--nodes 0"),
         (["flow", "--reynolds", "10,20,30"], "--reynolds 10,20,30: give the least and"),
-        (["flow", "--reynolds", "201"], "--reynolds 201: .* up to 10 for each of 20 cells"),
+        (["flow", "--reynolds", "201"], "--reynolds 201: .* at most 10 for each of 20 cells"),
         (["flow", "--nodes", "9"], "--nodes 9: the channel needs at least 100"),
         (["heat", "--shape", "3,3"], "--shape 3,3: is not three lengths"),
         (["heat", "--shape", "3,2,3"], "--shape 3,2,3: is not three lengths"),

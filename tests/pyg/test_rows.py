@@ -75,6 +75,8 @@ def problem_ends(*, once: bool) -> np.ndarray:
     return np.stack([np.random.default_rng(2).integers(0, NUM_NODES, len(targets)), targets])
 
 
+# Of a rank without nodes.
+@pytest.mark.filterwarnings("ignore:var\\(\\)..degrees of freedom")
 @pytest.mark.parametrize("once", [True, False], ids=["as many edges", "more edges"])
 def test_sizes_equal_to_those_of_a_rank(comm: MPI.Intracomm, once: bool) -> None:
     with ProcessGrid(comm) as grid, doubles():

@@ -205,4 +205,4 @@ def test_other_library_on_a_host(
     assert status == (1 if comm.size > 1 else 0)
     if comm.rank == 0 and comm.size > 1:
         told = capsys.readouterr().out
-        assert re.search(r"fault  versions: .*; MPICH 0\.1 for .* on ", told)
+        assert re.search(r"fault  versions: .*; MPICH 0\.1 instead of .* on ", told)

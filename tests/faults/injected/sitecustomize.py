@@ -110,7 +110,7 @@ def install(fault: str, place: str, epoch: int) -> None:
 
         def fail_first(span):
             entered = enter(span)
-            if span.name == place and (span.fields["epoch"] or 0) >= epoch and not fired:
+            if span.name == place and (span._position["epoch"] or 0) >= epoch and not fired:
                 fired.append(True)
                 try:
                     act()

@@ -319,5 +319,5 @@ def test_times_behind_a_trajectory_go_on_as_its_steps(
 
 
 def test_pictures_of_a_run_without_a_rollout(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"rollout\.h5 is not there: train\.task=fields writes"):
+    with pytest.raises(InputError, match=r"rollout\.h5 does not exist: train\.task=fields writes"):
         analyse.main([str(tmp_path)])

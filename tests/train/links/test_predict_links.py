@@ -287,7 +287,7 @@ def test_another_store_is_aggregated_over_whole(
         ),
         (("--with-known",), "--with-known does not work with predicting nodes: .* give .*--top"),
         (("--relation", "cites"), "--relation does not work with predicting nodes: each node has"),
-        (("--pairs", "p.csv", "--top", 3), "--top does not work with --pairs: it has the pairs"),
+        (("--pairs", "p.csv", "--top", 3), "--top does not work with --pairs: they are the pairs"),
         (("--pairs", "p.csv", "--nodes", "1"), "--nodes does not work with --pairs: it has both"),
         (("--pairs", "p.csv", "--what", "embeddings"), "it has a row for each pair"),
     ],
