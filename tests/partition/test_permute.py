@@ -95,7 +95,7 @@ def test_present_parts_are_refined(
     ("text", "words", "message"),
     [
         ("0\n" * 3, (), "has 3 part numbers"),
-        ("5\n" * NUM_NODES, ("--parts", 5), "in part 5 of 5; --parts says how many"),
+        ("5\n" * NUM_NODES, ("--parts", 5), "in part 5 of 5; give the number of parts as --parts"),
         ("-1\n" * NUM_NODES, ("--parts", 5), "in part -1 of 5"),
     ],
 )
