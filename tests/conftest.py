@@ -35,6 +35,7 @@ from typing import NoReturn, TextIO
 from mpi4py import MPI
 
 import hypothesis
+from hypothesis.internal.conjecture import providers
 import numpy as np
 import pytest
 
@@ -217,6 +218,9 @@ def pytest_configure(config: pytest.Config) -> None:
     fixed = WORLD.size > 1 or "not slow" in config.option.markexpr
     hypothesis.settings.register_profile("hpcgnn", EXAMPLES, derandomize=fixed)
     hypothesis.settings.load_profile("hpcgnn")
+    if hasattr(providers, "_get_local_constants"):
+        # Hypothesis also draws constants of the modules that are imported, which differ by rank.
+        providers._get_local_constants = lambda: providers._local_constants
     config.stash[COMMUNICATORS] = {
         size: WORLD.Split(0 if WORLD.rank < size else MPI.UNDEFINED, key=WORLD.rank)
         for size in tested_sizes(WORLD.size)
