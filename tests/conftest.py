@@ -35,9 +35,9 @@ from typing import NoReturn, TextIO
 from mpi4py import MPI
 
 import hypothesis
-from hypothesis.internal.conjecture import providers
 import numpy as np
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from tests.support.call_order import CallOrder, difference, in_one_order
 from tests.support.covering import left_out
