@@ -34,7 +34,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,14 @@ from typing_extensions import override
 
 from benchmarks.epoch_memory import LARGE, M_MMAP_THRESHOLD, status
 from benchmarks.harness import interleave, surroundings
-from benchmarks.peer_models import MODULES, PEERS, Network, SparseMatrix
+from benchmarks.peer_models import (
+    PACKAGES,
+    PEERS,
+    Network,
+    SparseMatrix,
+    inspector_products,
+    torch_products,
+)
 from benchmarks.spmm_peers import import_dgl
 from benchmarks.table_graphs import RELATIONS, TableGraph, make_graph, names, open_graph
 from hpcgnn.commands.launch import run_command
@@ -63,7 +70,12 @@ MODELS: Mapping[str, Mapping[str, int]] = {
 }
 OURS = {"ours": "auto", "ours_fresh": "never"}
 """The setting `exchange.keep_products` of each of our methods."""
-METHODS = (*OURS, "pyg", "pyg_csr", "dgl", "mkl")
+METHODS = (*OURS, "pyg", "pyg_csr", "dgl", "mkl", "inspector")
+SPARSE_FEATURES: Mapping[str, Callable[[Any, int], SparseMatrix]] = {
+    "mkl": lambda matrix, _: torch_products(matrix),
+    "inspector": inspector_products,
+}
+"""How peers that multiply sparse features prepare them, given the number of threads."""
 FLOOR = "floor"
 TOLERANCE = 1e-4
 RATE = 0.01
@@ -129,7 +141,7 @@ def run_cell(graph: str, model: str, options: argparse.Namespace) -> dict[str, A
     for method, found in cell["methods"].items():
         if method != FLOOR:
             found |= in_process(partial(measure_memory, graph, model, method, options))
-    libraries = ("torch", "torch-geometric", "dgl")
+    libraries = ("torch", "torch-geometric", "dgl", "mkl")
     return cell | {**surroundings("numpy", *libraries)}
 
 
@@ -203,8 +215,8 @@ def peer(
         threads=threads,
     )
     x: Any = graph.features
-    if sparse.issparse(x) and name == "mkl":
-        x = SparseMatrix.of(x, torch.float32)
+    if sparse.issparse(x) and name in SPARSE_FEATURES:
+        x = SPARSE_FEATURES[name](x, threads)
     else:
         x = torch.from_numpy(graph.dense)
     labels = torch.from_numpy(graph.labels.astype(np.float32 if several else np.int64))
@@ -225,7 +237,8 @@ def peer(
 
 def is_installed(name: str) -> bool:
     """Return whether a peer can be imported."""
-    return find_spec(MODULES[name.partition("_")[0]]) is not None
+    package = PACKAGES[name.partition("_")[0]]
+    return next(distributions(name=package), None) is not None
 
 
 class Dense:
@@ -291,7 +304,7 @@ class Products(TorchDispatchMode):
 
 def fits(graph: TableGraph, model: str, method: str, most_gib: float) -> bool:
     """Return whether a method can run, and its tensors with a row for each edge fit."""
-    if method == "mkl":
+    if method in SPARSE_FEATURES:
         return model != "gat"
     if method not in ("pyg", "pyg_compiled"):
         return True
@@ -393,7 +406,7 @@ def measure_memory(
             graph, weights = open_graph(which, options.folder), {}
             if name in OURS:
                 return ours(graph, model, grid, OURS[name])
-            if name == "mkl":
+            if name in SPARSE_FEATURES:
                 weights = ours(graph, model, grid, "never").weights
             return peer(graph, model, name, weights, options.threads)
 

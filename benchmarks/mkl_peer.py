@@ -18,7 +18,6 @@ from weakref import finalize
 
 import numpy as np
 
-from benchmarks.spmm_graphs import Matrix
 from hpcgnn.errors import InputError
 from hpcgnn.typing import FloatArray
 
@@ -48,29 +47,30 @@ class MKL:
         self._library.MKL_Set_Threading_Layer(GNU)
 
     def product(
-        self, matrix: Matrix, values: FloatArray, x: FloatArray, threads: int
-    ) -> Callable[[], FloatArray]:
-        """Return a function that multiplies `matrix` with `values` by x into its own result."""
-        indptr = matrix.indptr.astype(np.int32)
-        out = np.empty_like(x)
+        self, matrix: Any, width: int, threads: int
+    ) -> Callable[[FloatArray, FloatArray], None]:
+        """Return a function of x (columns, width) and out (rows, width), both float32.
+
+        It writes the product of a SciPy CSR matrix (float32, int32 indices) with x to out.
+        """
         handle, kind = ctypes.c_void_p(), Description(GENERAL, 0, 0)
-        rows, width = matrix.num_nodes, x.shape[1]
-        starts, ends = _address(indptr), _address(indptr[1:])
-        arrays = starts, ends, _address(matrix.indices), _address(values)
-        self._do("s_create_csr", ctypes.byref(handle), 0, rows, rows, *arrays)
+        indptr, indices, values = matrix.indptr, matrix.indices, matrix.data
+        if (indptr.dtype, indices.dtype, values.dtype) != (np.int32, np.int32, np.float32):
+            raise TypeError(f"MKL's matrix of {indptr.dtype}, {indices.dtype}, {values.dtype}")
+        arrays = map(_address, (indptr, indptr[1:], indices, values))
+        self._do("s_create_csr", ctypes.byref(handle), 0, *matrix.shape, *arrays)
         self._do("set_mm_hint", handle, NOT_TRANSPOSED, kind, ROW_MAJOR, width, EXPECTED_CALLS)
         self._do("set_memory_hint", handle, AGGRESSIVE)
         self._library.MKL_Set_Num_Threads(threads)
         self._do("optimize", handle)
         one, zero = ctypes.c_float(1), ctypes.c_float(0)
-        dense = ROW_MAJOR, _address(x), width, width, zero, _address(out), width
 
-        def multiply() -> FloatArray:
+        def multiply(x: FloatArray, out: FloatArray) -> None:
+            dense = ROW_MAJOR, _address(x), width, width, zero, _address(out), width
             self._do("s_mm", NOT_TRANSPOSED, one, handle, kind, *dense)
-            return out
 
         # MKL reads these arrays in place: the finalizer keeps them alive as long as the handle.
-        finalize(multiply, self._release, handle, (indptr, matrix, values, x))
+        finalize(multiply, self._release, handle, (indptr, indices, values))
         return multiply
 
     def _release(self, handle: ctypes.c_void_p, _arrays: object) -> None:

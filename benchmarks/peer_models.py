@@ -4,11 +4,13 @@ A peer is a function from a `Network` to a module that maps features to logits: 
 torch-geometric as installed, on a list of edges; ``pyg_csr`` the same on matrices built once,
 ``pyg_compiled`` through torch.compile; ``dgl`` is DGL on int32 graphs; ``mkl`` is plain torch with
 MKL's sparse-dense product, stored transposes (as in iSpLib) and the cheaper order of every pair of
-products.
+products; ``inspector`` is the same with the products of `benchmarks.mkl_peer`, which uses AVX-512
+on any processor and prepares each matrix for each width (float32).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -18,14 +20,15 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.mkl_peer import load_mkl
 from benchmarks.spmm_graphs import Matrix
 from benchmarks.spmm_peers import import_dgl, torch_csr_matrix
 
-__all__ = ["MODULES", "PEERS", "Network", "with_loops"]
+__all__ = ["PACKAGES", "PEERS", "Network", "with_loops"]
 
 CPU = torch.device("cpu")
-MODULES = {"pyg": "torch_geometric", "dgl": "dgl", "mkl": "torch"}
-"""The first word of a peer's name to the packages that it needs."""
+PACKAGES = {"pyg": "torch_geometric", "dgl": "dgl", "mkl": "torch", "inspector": "mkl"}
+"""The first word of a peer's name to the package that it needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,32 +403,60 @@ class _Product(torch.autograd.Function):
     """``A X`` of a constant sparse A with a stored transpose."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
-        ctx.transposed = transposed
-        return matrix @ x
+    def forward(ctx: Any, x: Tensor, matrix: "SparseMatrix") -> Tensor:
+        ctx.matrix = matrix
+        return matrix.product(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.transposed @ grad, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.matrix.transposed(grad), None
+
+
+Product: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A constant sparse matrix and its transpose, as torch CSR with int32 indices."""
+    """The products of a constant sparse matrix, and of its transpose, with dense matrices."""
 
-    matrix: Tensor
-    transposed: Tensor
-
-    @classmethod
-    def of(cls, matrix: Any, dtype: torch.dtype) -> "SparseMatrix":
-        """Convert a SciPy matrix."""
-        parts = [matrix.tocsr(), matrix.T.tocsr()]
-        return cls(*(_torch_csr(each).to(dtype) for each in parts))
+    product: Product
+    transposed: Product
 
     def times(self, x: Tensor) -> Tensor:
         """Return the product with a dense matrix."""
-        product: Tensor = _Product.apply(x, self.matrix, self.transposed)
+        product: Tensor = _Product.apply(x, self)
         return product
+
+
+Library: TypeAlias = Callable[[Any], SparseMatrix]
+"""Prepares a SciPy matrix."""
+
+
+def torch_products(matrix: Any, dtype: torch.dtype = torch.float32) -> SparseMatrix:
+    """Prepare a SciPy matrix as torch CSR with int32 indices."""
+    parts = [_torch_csr(each).to(dtype) for each in (matrix.tocsr(), matrix.T.tocsr())]
+    return SparseMatrix(*(partial(torch.matmul, each) for each in parts))
+
+
+def inspector_products(matrix: Any, threads: int) -> SparseMatrix:
+    """Prepare a SciPy matrix for MKL's inspector-executor products."""
+    parts = [each.astype(np.float32) for each in (matrix.tocsr(), matrix.T.tocsr())]
+    return SparseMatrix(*(_InspectorProduct(each, threads) for each in parts))
+
+
+class _InspectorProduct:
+    """A SciPy CSR matrix, with a handle of MKL for each width of its operands."""
+
+    def __init__(self, matrix: Any, threads: int) -> None:
+        indptr, indices = (part.astype(np.int32) for part in (matrix.indptr, matrix.indices))
+        self._matrix = sparse.csr_matrix((matrix.data, indices, indptr), matrix.shape)
+        self._by_width = cache(partial(load_mkl().product, self._matrix, threads=threads))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        out = x.new_empty(self._matrix.shape[0], x.shape[1])
+        self._by_width(x.shape[1])(x.detach().numpy(), out.numpy())
+        return out
 
 
 def _torch_csr(matrix: Any) -> Tensor:
@@ -451,7 +482,16 @@ def _aggregated(matrix: SparseMatrix, x: Tensor | SparseMatrix, weight: Tensor) 
 
 
 def mkl(network: Network) -> nn.Module:
-    """Plain torch, with MKL for products with sparse matrices, which may include the features."""
+    """Plain torch, with its MKL for products with sparse matrices, which may include features."""
+    return _with_products(network, partial(torch_products, dtype=network.dtype))
+
+
+def inspector(network: Network) -> nn.Module:
+    """As `mkl`, with the inspector-executor products of the package `mkl`."""
+    return _with_products(network, partial(inspector_products, threads=network.threads))
+
+
+def _with_products(network: Network, library: Library) -> nn.Module:
     model, graph = network.model, network.matrix
     if model == "gat":
         raise ValueError("MKL does not support attention")
@@ -461,7 +501,7 @@ def mkl(network: Network) -> nn.Module:
         "gin": lambda: [with_values(graph, 0, 0)],
         "rgcn": lambda: [with_values(each, -1, 0) for each in network.by_relation()],
     }[model]()
-    known = [SparseMatrix.of(_scipy(matrix), network.dtype) for matrix in matrices]
+    known = [library(_scipy(matrix)) for matrix in matrices]
     names = {
         "gcn": ("linear.weight", "bias"),
         "sage": ("neighbours.0", "own.weight", "own.bias"),
@@ -499,4 +539,5 @@ PEERS: Mapping[str, Peer] = {
     "pyg_compiled": pyg_compiled,
     "dgl": dgl,
     "mkl": mkl,
+    "inspector": inspector,
 }

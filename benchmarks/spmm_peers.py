@@ -95,7 +95,18 @@ def pyg_spmm(problem: Problem) -> Callable[[], FloatArray]:
 def mkl_csr(problem: Problem) -> Callable[[], FloatArray]:
     """MKL's inspector-executor interface, with the best instructions of this processor."""
     m = problem.matrix
-    return load_mkl().product(m, problem.data, problem.x, problem.threads)
+    # SciPy takes the dtype of all index arrays from `indptr`.
+    matrix = sparse.csr_matrix(
+        (problem.data, m.indices, m.indptr.astype(np.int32)), (m.num_nodes,) * 2
+    )
+    multiply = load_mkl().product(matrix, problem.x.shape[1], problem.threads)
+    out = np.empty_like(problem.x)
+
+    def product() -> FloatArray:
+        multiply(problem.x, out)
+        return out
+
+    return product
 
 
 def torch_csr_matrix(m: Matrix, values: FloatArray) -> torch.Tensor:
