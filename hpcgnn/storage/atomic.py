@@ -402,7 +402,7 @@ class AtomicWriter(ABC):
         try:
             self._end(complete=kind is None)
             if kind is None:
-                self._output.publish()
+                self._publish()
         except Exception:
             # The failed write itself is a clearer message than the library's exception.
             self._output.raise_on_error()
@@ -412,6 +412,9 @@ class AtomicWriter(ABC):
 
     def _open(self) -> OutputFile:
         return OutputFile(self.path)
+
+    def _publish(self) -> None:
+        self._output.publish()
 
     @abstractmethod
     def _begin(self) -> None:
