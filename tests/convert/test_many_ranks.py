@@ -418,6 +418,34 @@ def test_a_faulty_option_ends_all_ranks(
     assert len(set(comm.allgather(str(fault.value)))) == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--positions", "x.npy"),
+        ("--fields", "u=u.npy"),
+        ("--fields", "u=u.npy", "--times", "t.npy"),
+    ],
+)
+def test_an_array_that_one_rank_cannot_see_ends_all(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(comm_tmp_path)
+    if comm.rank == 0:
+        Path("e.csv").write_text("0,1\n1,2\n")
+        for name, array in (("x", np.ones((3, 2))), ("u", np.ones((2, 3, 1))), ("t", np.arange(2))):
+            np.save(name, array)
+    comm.barrier()
+    if comm.rank == comm.size - 1:
+        *words, last = words
+        words = *words, f"{last[:-5]}none.npy"
+    monkeypatch.setattr(sys, "argv", ["convert", "e.csv", *words, "-o", "s.h5"])
+    with pytest.raises(CollectiveInputError, match=r"none\.npy: no such file"):
+        COMMAND.call(comm=comm)
+
+
 class Killed(BaseException):
     """The end of a process, as far as a test can make it."""
 
