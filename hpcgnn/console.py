@@ -134,11 +134,11 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.flush()
 
 
-_NUMBERS = ("r2", "loss", "rmse", "mae")
+_NUMBERS = ("r2", "loss", "rmse", "mae", "rel")
 
 
 def metric_number(metric: str) -> str:
-    """Return the word r2, loss, rmse or mae in a metric's name, "" if the metric is a share."""
+    """Return the word r2, loss, rmse, mae or rel in a metric's name, "" if it is a share."""
     return next((word for word in metric.split("_") if word in _NUMBERS), "")
 
 
