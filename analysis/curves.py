@@ -140,7 +140,7 @@ class RunCurves:
         ]
         names = {key.partition("_")[2]: None for record in kept for key in record if "_" in key}
         means = {
-            name: (_mean(kept, f"valid_{name}"), _mean(kept, f"test_{name}"))
+            name: (mean_of(kept, f"valid_{name}"), mean_of(kept, f"test_{name}"))
             for name in names
             if name.startswith(_ERRORS)
         }
@@ -185,7 +185,8 @@ def _value(record: Json, key: str) -> float | None:
     return float(value) if -1e300 < value < 1e300 else None
 
 
-def _mean(records: Iterable[Json], key: str) -> float | None:
+def mean_of(records: Iterable[Json], key: str) -> float | None:
+    """Return the mean of the numbers `key` of some records; None without any."""
     values = [value for record in records if (value := _value(record, key)) is not None]
     return float(np.mean(values)) if values else None
 

@@ -291,7 +291,7 @@ def _rank_rows(subject: Subject) -> Iterable[list[str | Cell]]:
     details = subject.details
     if subject.epochs is None:
         for phase in PHASE_ORDER:
-            seconds = [each["seconds_by_phase"].get(phase, 0.0) for each in details]
+            seconds = [each.get("seconds_by_phase", {}).get(phase, 0.0) for each in details]
             if any(seconds):
                 yield _spread_row(f"{phase}, s", spread(seconds), "", 1.0, "{:.3f}")
     if subject.traffic is not None and subject.traffic["bytes"]["total"]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from hpcgnn.analysis.curves import RunCurves
+from hpcgnn.analysis.curves import RunCurves, mean_of
 from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.analysis.load import Run, distinct_names, open_run
 from hpcgnn.analysis.settings import differing_keys, read_settings
@@ -53,11 +53,11 @@ def _read_draw(directory: Path, name: str) -> Draw:
     except InputError:
         # A run that fails before its first epoch leaves only its configuration.
         return Draw(name, settings, {}, finished=False)
-    metric = run.summary.get("metric", "accuracy")
-    return Draw(name, settings, _figures(run), finished=bool(run.summary), metric=metric)
+    metric = run.summary.get("metric") or "accuracy"
+    return Draw(name, settings, _figures(run, metric), finished=bool(run.summary), metric=metric)
 
 
-def _figures(run: Run) -> dict[str, float]:
+def _figures(run: Run, metric: str) -> dict[str, float]:
     """Return the metric by split, on all graphs if epochs were evaluated on a sample."""
     seeds = run.summary.get("seeds", [])
     if not seeds:
@@ -66,15 +66,10 @@ def _figures(run: Run) -> dict[str, float]:
         except InputError:
             return {}
         means = {split: summary[split]["mean"] for split in ("valid", "test")}
-        return {split: mean for split, mean in means.items() if mean is not None}
-    metric = run.summary["metric"]
-    scores = [seed.get("all_graphs", seed["metrics"]) for seed in seeds]
-    means = {}
-    for split in _SPLITS:
-        values = [score[key] for score in scores if (key := f"{split}_{metric}") in score]
-        if values:
-            means[split] = float(np.mean(values))
-    return means
+    else:
+        scores = [seed.get("all_graphs") or seed.get("metrics", {}) for seed in seeds]
+        means = {split: mean_of(scores, f"{split}_{metric}") for split in _SPLITS}
+    return {split: mean for split, mean in means.items() if mean is not None}
 
 
 def rank(draws: Sequence[Draw]) -> tuple[list[Draw], list[str]]:

@@ -102,6 +102,7 @@ def make_run(make_writer):
         if plan:
             keys = {"ranks": ranks, "replication": 1, "exchange": "joint", "schedule": "resident"}
             planned = {"peak_bytes": 2**28, "ghost_bytes": 4000, "rehearsed_rank": 1}
+            planned |= {"bytes_epoch": 1e6, "epoch_s": 0.1}
             (writer.path / "plan.json").write_text(json.dumps([keys | planned]))
         return writer.path
 
