@@ -196,7 +196,8 @@ def best_threshold(curve: Counts) -> float:
     if positive[-1] == 0:
         return 0.5
     scores = 2 * positive / (positive + negative + positive[-1])
-    logit = lower_edge(len(scores) - 1 - int(scores.argmax()))
+    # Bins have their end nearer to 0, so that logits on it are above the threshold.
+    logit = (1 - 2.0**-22) * lower_edge(len(scores) - 1 - int(scores.argmax()))
     return float(1 / (1 + np.exp(-logit)))
 
 

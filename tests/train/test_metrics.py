@@ -108,6 +108,15 @@ def test_multi_label(comm: MPI.Intracomm, absent: bool, tuned: bool) -> None:
         assert found.values[f"{prefix}_auc"] == pytest.approx(auc, rel=1e-12)
 
 
+@pytest.mark.parametrize("size", [0.25, 1, 2, 36, 800])
+def test_a_threshold_parts_logits_of_any_size(comm: MPI.Intracomm, size: float) -> None:
+    truth = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(3, 1)
+    split = torch.full((6,), int(Split.VALID), dtype=torch.uint8)
+    with ProcessGrid(comm) as grid:
+        found = evaluate_multi_label(grid, size * (2 * truth - 1), truth, split, tuned="valid")
+    assert found.values["valid_micro_f1"] == 1
+
+
 def test_the_number_of_labels_is_chosen(comm: MPI.Intracomm) -> None:
     rng = np.random.default_rng(8)
     # Coarse, so that labels of a node are often equal.
