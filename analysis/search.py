@@ -34,7 +34,7 @@ class Draw:
     settings: dict[str, Any]
     figures: dict[str, float]
     finished: bool
-    metric: str = "accuracy"
+    metric: str = ""
 
 
 def read_draws(paths: Sequence[str]) -> list[Draw]:
@@ -53,23 +53,26 @@ def _read_draw(directory: Path, name: str) -> Draw:
     except InputError:
         # A run that fails before its first epoch leaves only its configuration.
         return Draw(name, settings, {}, finished=False)
-    metric = run.summary.get("metric") or "accuracy"
-    return Draw(name, settings, _figures(run, metric), finished=bool(run.summary), metric=metric)
+    metric, figures = _figures(run)
+    return Draw(name, settings, figures, finished=bool(run.summary), metric=metric)
 
 
-def _figures(run: Run, metric: str) -> dict[str, float]:
-    """Return the metric by split, on all graphs if epochs were evaluated on a sample."""
-    seeds = run.summary.get("seeds", [])
-    if not seeds:
+def _figures(run: Run) -> tuple[str, dict[str, float]]:
+    """Return the metric, and its value by split, on all graphs if epochs were judged on a sample.
+
+    Before a run has ended, they are those of its best epoch so far.
+    """
+    metric, seeds = run.summary.get("metric"), run.summary.get("seeds", [])
+    if metric and seeds:
+        scores = [seed.get("all_graphs") or seed.get("metrics", {}) for seed in seeds]
+        means = {split: mean_of(scores, f"{split}_{metric}") for split in _SPLITS}
+    else:
         try:
             summary = RunCurves(run).summary()
         except InputError:
-            return {}
-        means = {split: summary[split]["mean"] for split in ("valid", "test")}
-    else:
-        scores = [seed.get("all_graphs") or seed.get("metrics", {}) for seed in seeds]
-        means = {split: mean_of(scores, f"{split}_{metric}") for split in _SPLITS}
-    return {split: mean for split, mean in means.items() if mean is not None}
+            return "", {}
+        metric, means = summary["metric"] or "", {s: summary[s]["mean"] for s in ("valid", "test")}
+    return metric, {split: mean for split, mean in means.items() if mean is not None}
 
 
 def rank(draws: Sequence[Draw]) -> tuple[list[Draw], list[str]]:
