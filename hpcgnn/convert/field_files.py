@@ -92,11 +92,10 @@ def _mesh(source: GraphSource, options: ConvertOptions) -> tuple[dict[str, Any],
             if source.num_nodes is None:
                 counts[path] = len(rows)
         else:
-            with options.ranks.agree():
-                array = open_npy(Path(path))
-                check_array(array, array.where, shape, "iuf")
-                own = options.ranks.range_of(array.shape[0])
-                blocks = list(array.rows(_ROWS, options.memory_bytes, own))
+            array = open_npy(Path(path))
+            check_array(array, array.where, shape, "iuf")
+            own = options.ranks.range_of(array.shape[0])
+            blocks = list(array.rows(_ROWS, options.memory_bytes, own))
             rows = np.concatenate([np.empty((0, *array.shape[1:])), *blocks])
             counts[array.where] = array.shape[0]
         arrays[name.removeprefix("node_")] = rows.astype(np.float64, copy=False)
@@ -119,21 +118,20 @@ def _fields(options: ConvertOptions) -> list[FieldArray]:
     for name in units:
         if name not in (*names, "times"):
             raise InputError(f"--units {name}: is neither a field of --fields nor times")
-    with options.ranks.agree():
-        return [
-            FieldArray(
-                name=name,
-                shape=array.shape,
-                dtype=array.dtype,
-                read=array.steps(),
-                where=array.where,
-                unit=units.get(name, ""),
-                of_edges=flag == "--edge-fields",
-            )
-            for flag, pairs in paths.items()
-            for name, path in pairs.items()
-            for array in (open_npy(Path(path)),)
-        ]
+    return [
+        FieldArray(
+            name=name,
+            shape=array.shape,
+            dtype=array.dtype,
+            read=array.steps(),
+            where=array.where,
+            unit=units.get(name, ""),
+            of_edges=flag == "--edge-fields",
+        )
+        for flag, pairs in paths.items()
+        for name, path in pairs.items()
+        for array in (open_npy(Path(path)),)
+    ]
 
 
 def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions) -> Series | None:
@@ -154,11 +152,10 @@ def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions)
     paths = [options.take(name) for name in ("times", "trajectories")]
     if not any(paths):
         return series
-    with options.ranks.agree():
-        times, starts = (
-            stored if path is None else open_npy(Path(path)).load()
-            for path, stored in zip(paths, (series.times, series.trajectory_starts), strict=True)
-        )
+    times, starts = (
+        stored if path is None else open_npy(Path(path)).load()
+        for path, stored in zip(paths, (series.times, series.trajectory_starts), strict=True)
+    )
     return timed(series, times, starts, " and ".join(filter(None, paths)))
 
 

@@ -391,6 +391,13 @@ def test_sparse_features_of_too_few_nodes_end_all_ranks(
     [
         (("--nodes", "none.csv"), r"none\.csv: no such file"),
         (("--nodes", "none.npy"), r"none\.npy: no such file"),
+        (("--box", "x"), "--box x: give the period"),
+        (("--format", "typed-edge-list", "--columns", "src,dst"), "a column called relation"),
+        (("--format", "triples"), "needs three files whose names end with train"),
+        (("--split-file", "a,b"), "--split-file a,b: give"),
+        (("--split-file", "a,b,c"), "give the number of nodes"),
+        (("--nodes", "{}/c", "--nodes", "{}/e"), "has labels, and other node tables do not"),
+        (("--nodes", "{}/c", "--nodes", "{}/d"), "has 2 columns of features and .* has 1"),
         (
             ("--names", "--split-file", "{}/a,{}/b,{}/b"),
             "a: line 2: train id 'nobody' is not in the table",
@@ -409,10 +416,13 @@ def test_a_faulty_option_ends_all_ranks(
         path.write_text("1,2\n2,3\n")
         (comm_tmp_path / "a").write_text("1\nnobody\n")
         (comm_tmp_path / "b").write_text("2\n")
+        (comm_tmp_path / "c").write_text("id,x,label\n1,0.5,0\n2,0.5,0\n")
+        (comm_tmp_path / "d").write_text("id,x,y,label\n3,0.5,0.5,0\n")
+        (comm_tmp_path / "e").write_text("id,x\n3,0.5\n")
     comm.barrier()
     words = tuple(word.replace("{}", str(comm_tmp_path)) for word in words)
     monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])
-    with pytest.raises(InputError, match=message) as fault:
+    with pytest.raises(CollectiveInputError, match=message) as fault:
         COMMAND.call(comm=comm)
     # One rank looks, or finds it: the others hear of it.
     assert len(set(comm.allgather(str(fault.value)))) == 1
