@@ -168,7 +168,8 @@ def target_scale(
     They are rounded, to be the same on any number of ranks. The deviation of a constant target is
     1. `where` names their source in messages.
 
-    Raises `CollectiveInputError` if a target has no known value in the training split.
+    Raises `CollectiveInputError` if a target has no known value in the training split, or values
+    whose squares float64 does not hold.
     """
     values = targets.values[split == int(Split.TRAIN)]
     known = ~np.isnan(values)
@@ -182,7 +183,13 @@ def target_scale(
                     "out, or give some"
                 )
     means: FloatArray = sums[1] / sums[0]
-    deviations = np.sqrt(_sums(grid, np.where(known, values - means, 0) ** 2) / sums[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.where(known, values - means, 0) ** 2
+    deviations = np.sqrt(_sums(grid, squares) / sums[0])
+    with agree(grid.world):
+        if len(large := np.flatnonzero(~np.isfinite(deviations))):
+            name = targets.names[int(large[0])]
+            raise InputError(f"{where}: values of {name!r} are too large; give them in other units")
     deviations[deviations == 0] = 1
     # A mean far from 0 keeps more digits, so that its error is below 10^-5 deviations.
     far = np.log10(np.maximum(np.abs(means) / deviations, 1)).astype(int)

@@ -165,6 +165,7 @@ BAD = {
     "rows": (np.zeros((5, 2)), (), "has 5 rows, not one for each of the ids 0 to 60"),
     "text": (np.array(["a"] * 61), (), "of <U1; give numbers"),
     "infinite": (np.full(61, np.inf), (), "has infinite values"),
+    "large": (1e300 * np.arange(61), (), "values of 'target' are too large; give them in other"),
     "unknown": (np.full((61, 2), np.nan), (), "has no value of 'target0' in the train"),
 }
 
