@@ -187,6 +187,21 @@ def test_single_label(
             assert found.values[f"{prefix}_auc"] == pytest.approx(auc)
 
 
+@pytest.mark.parametrize("kind", [0, 1])
+def test_one_class_has_no_curve(comm: MPI.Intracomm, kind: int) -> None:
+    split = torch.tensor([int(Split.VALID)] * 3 + [int(Split.TEST)] * 3, dtype=torch.uint8)
+    labels = torch.tensor([kind] * 3 + [0, 1, 1])
+    logits = torch.arange(12.0).view(6, 2) % 5
+    with ProcessGrid(comm) as grid:
+        several = torch.nn.functional.one_hot(labels, 2)[:, 1:].float()
+        for found in (
+            evaluate_single_label(grid, logits, labels, split),
+            evaluate_multi_label(grid, logits[:, 1:], several, split),
+        ):
+            assert {"test_auc", "test_average_precision", "valid_loss"} <= set(found.values)
+            assert not {"valid_auc", "valid_average_precision"} & set(found.values)
+
+
 @pytest.mark.parametrize("rule", ["valid", "top"])
 def test_a_multi_label_run_scores_its_predictions(
     comm: MPI.Intracomm,
