@@ -17,7 +17,7 @@ from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, sh
 from hpcgnn.analysis.load import Run, distinct_names, open_run
 from hpcgnn.analysis.settings import differing_keys, read_settings
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import is_error, metric_number, metric_text, print_json, print_table
+from hpcgnn.console import is_error, metric_factor, metric_text, print_json, print_table
 from hpcgnn.errors import InputError
 
 NAME = "search"
@@ -91,7 +91,7 @@ def draw_figure(draws: Sequence[Draw], keys: Sequence[str]) -> Figure:
     figure = new_figure(3.2 * _COLUMNS, 2.6 * rows)
     panels = figure.subplots(rows, _COLUMNS, squeeze=False, sharey=True).ravel()
     scored = [draw for draw in draws if "valid" in draw.figures]
-    factor = 1 if any(metric_number(draw.metric) for draw in scored) else 100
+    factor = min((metric_factor(draw.metric) for draw in scored), default=100)
     for axis, key in zip(panels, keys, strict=False):
         # By their text, since values may be lists.
         by_text = {str(value): value for value in (draw.settings.get(key) for draw in draws)}

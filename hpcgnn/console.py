@@ -147,6 +147,11 @@ def is_error(metric: str) -> bool:
     return metric_number(metric) not in ("", "r2")
 
 
+def metric_factor(metric: str) -> int:
+    """Return what a metric is told in: 100 for shares, in per cent, 1 for numbers."""
+    return 1 if metric_number(metric) else 100
+
+
 def metric_text(metric: str, value: float | None) -> str:
     """Return a metric as text: shares in per cent, others as numbers, "" for None."""
     if value is None:

@@ -197,6 +197,19 @@ def test_many_runs_are_told_apart(capsys, make_run, tmp_path):
     assert text.count("<details") == 4
 
 
+def test_the_smallest_error_is_the_best(make_run, tmp_path):
+    paths = [make_run(f"run{number}") for number in range(2)]
+    for path, value in zip(paths, (0.5, 0.125), strict=True):
+        file = path / "summary.json"
+        summary = json.loads(file.read_text())
+        summary |= {"metric": "rmse_load"}
+        summary["seeds"][0]["valid"] = value
+        file.write_text(json.dumps(summary))
+    report.main([*map(str, paths), "-o", str(tmp_path / "r.html")])
+    text = (tmp_path / "r.html").read_text()
+    assert "Best by validation: run1 with 0.125, 0.375 ahead of run0." in text
+
+
 def test_bounds_of_the_sequential_schedule_are_drawn_for_it_alone(capsys, make_run):
     path = make_run("run")
     assert "2/N" not in write(capsys, path)[1]
