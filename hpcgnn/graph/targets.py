@@ -136,8 +136,11 @@ def _nodes_of(
             ) from None
     # Unknown names are -1.
     count = num_graphs or store.num_nodes
-    numbered = num_graphs or store.has_names
-    existing = np.arange(count) if numbered else store.read_original_id(0, count)
+    existing = np.arange(count)
+    if not (num_graphs or store.has_names):
+        # `store` counts the rows that ranks read, each its own share.
+        with GraphStore.open(store.path) as whole:
+            existing = whole.read_original_id(0, count)
     unknown = np.flatnonzero(~np.isin(numbers, existing))
     if len(unknown):
         kind = "graph" if num_graphs else "node"
