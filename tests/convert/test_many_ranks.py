@@ -344,6 +344,18 @@ def test_a_faulty_line_ends_all_ranks(
     assert [each.name for each in comm_tmp_path.iterdir()] == ["e.csv"]
 
 
+def test_a_graph_without_edges_ends_all_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = comm_tmp_path / "e.csv"
+    if comm.rank == 0:
+        path.write_text("src,dst\n")
+    comm.barrier()
+    monkeypatch.setattr(sys, "argv", ["convert", str(path), "-o", str(path) + ".h5"])
+    with pytest.raises(CollectiveInputError, match="has no edges; check the input"):
+        COMMAND.call(comm=comm)
+
+
 @pytest.mark.parametrize("fault", ["No space left on device", "the feature in column 2 is nan"])
 def test_what_one_rank_cannot_write_ends_all(
     comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
