@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.analysis.jsonl import Json
 from hpcgnn.analysis.load import Run
-from hpcgnn.console import metric_text
+from hpcgnn.console import is_error, metric_text
 from hpcgnn.errors import InputError
 
 METRICS = ("accuracy", "micro_f1", "macro_f1", "mrr", "r2")
@@ -40,8 +40,9 @@ class Curve:
 class RunCurves:
     """The metrics of a run.
 
-    `label` is the run's name. `metrics` are the recorded ones of `METRICS`; the first one selects
-    the best epoch. `seeds` are in order of appearance.
+    `label` is the run's name. `metric` chooses epochs and tells results; "" if none is recorded.
+    `metrics` are the recorded ones of `METRICS`, `metric` first. `seeds` are in order of
+    appearance.
 
     Raises `InputError` if no epoch is recorded yet.
     """
@@ -56,7 +57,8 @@ class RunCurves:
         self._finished = {entry.get("seed"): entry for entry in run.summary.get("seeds", [])}
         self.seeds = list(dict.fromkeys(record.get("seed") for record in self._records))
         recorded = [name for name in METRICS if any(self.has(f"{part}_{name}") for part in PARTS)]
-        self.metrics = sorted(recorded, key=lambda name: name != run.summary.get("metric"))
+        self.metric: str = run.summary.get("metric") or next(iter(recorded), "")
+        self.metrics = sorted(recorded, key=lambda name: name != self.metric)
 
     def __len__(self) -> int:
         """Epochs of all seeds."""
@@ -121,7 +123,7 @@ class RunCurves:
         seeds = self.final()
         result: dict[str, Any] = {
             "run": self.label,
-            "metric": self.metrics[0] if self.metrics else None,
+            "metric": self.metric or None,
             "seeds": seeds,
         }
         for key in ("valid", "test", "final_train_loss"):
@@ -140,7 +142,7 @@ class RunCurves:
         ]
         names = {key.partition("_")[2]: None for record in kept for key in record if "_" in key}
         means = {
-            name: (_mean(kept, f"valid_{name}"), _mean(kept, f"test_{name}"))
+            name: (mean_of(kept, f"valid_{name}"), mean_of(kept, f"test_{name}"))
             for name in names
             if name.startswith(_ERRORS)
         }
@@ -160,22 +162,21 @@ class RunCurves:
     def _running_seed(self, seed: object) -> dict[str, Any]:
         records = self._of_seed(seed)
         best = self._best(records)
-        metric = self.metrics[0] if self.metrics else ""
         return {
             "seed": seed,
             "epochs": len(records),
             "best_epoch": best["epoch"],
-            "valid": _value(best, f"valid_{metric}"),
-            "test": _value(best, f"test_{metric}"),
+            "valid": _value(best, f"valid_{self.metric}"),
+            "test": _value(best, f"test_{self.metric}"),
             "final_train_loss": _value(records[-1], "train_loss"),
         }
 
     def _best(self, records: list[Json]) -> Json:
-        keys = [f"valid_{name}" for name in self.metrics]
-        scored = [record for record in records if keys and _value(record, keys[0]) is not None]
+        key = f"valid_{self.metric}"
+        scored = [record for record in records if _value(record, key) is not None]
         if not scored:
             return records[-1]
-        return max(scored, key=lambda record: float(record[keys[0]]))
+        return (min if is_error(self.metric) else max)(scored, key=lambda record: record[key])
 
 
 def _value(record: Json, key: str) -> float | None:
@@ -185,7 +186,8 @@ def _value(record: Json, key: str) -> float | None:
     return float(value) if -1e300 < value < 1e300 else None
 
 
-def _mean(records: Iterable[Json], key: str) -> float | None:
+def mean_of(records: Iterable[Json], key: str) -> float | None:
+    """Return the mean of the numbers `key` of some records; None without any."""
     values = [value for record in records if (value := _value(record, key)) is not None]
     return float(np.mean(values)) if values else None
 

@@ -40,7 +40,7 @@ SUMMARY = {
     "epoch_s?": ({"*": (float,)},),
     "graph?": {"num_nodes?": int, "num_graphs?": int},
     "sampling?": ({"graphs_per_step?": int},),
-    "seeds?": [{"seed?": int, "best_epoch?": (int,)}],
+    "seeds?": [{"seed?": int, "best_epoch?": (int,), "metrics?": {}, "all_graphs?": {}}],
     "ranks_detail?": [
         {
             "rank": int,
@@ -75,12 +75,11 @@ PLANNED = {
     "replication": int,
     "exchange": str,
     "schedule": str,
-    "peak_bytes?": int,
-    "ghost_bytes?": int,
-    "rehearsed_rank?": int,
-    "bytes_epoch?": float,
-    "bytes_evaluation?": float,
-    "epoch_s?": float,
+    "peak_bytes": int,
+    "ghost_bytes": int,
+    "rehearsed_rank": int,
+    "bytes_epoch": float,
+    "epoch_s": float,
 }
 
 

@@ -19,7 +19,7 @@ from hpcgnn.analysis.curves import METRICS, Curve, RunCurves
 from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.analysis.load import open_runs
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import print_json, print_table
+from hpcgnn.console import metric_factor, print_json, print_table
 
 NAME = "learning_curves"
 
@@ -64,13 +64,14 @@ def show(runs: Sequence[RunCurves]) -> None:
     rows = []
     for summary in (run.summary() for run in runs):
         seeds = summary["seeds"]
-        merit = (1, "") if summary["metric"] == "r2" else (100, " %")
+        factor = metric_factor(summary["metric"] or "")
+        merit = factor, " %" * (factor == 100)
         epochs = [entry["epochs"] for entry in seeds]
         span = str(epochs[0]) if len(set(epochs)) == 1 else f"{min(epochs)}-{max(epochs)}"
         rows.append(
             [
                 summary["run"],
-                LABELS.get(summary["metric"], ""),
+                LABELS.get(summary["metric"], summary["metric"] or ""),
                 len(seeds),
                 span,
                 _mean_std(summary["valid"], *merit),

@@ -25,7 +25,7 @@ from hpcgnn.analysis.settings import differing_keys
 from hpcgnn.analysis.subject import Subject, read_subject
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import print_json, report
+from hpcgnn.console import is_error, metric_factor, print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.storage import write_whole
 
@@ -39,7 +39,7 @@ _FEW = 4
 
 def make_page(subjects: Sequence[Subject]) -> Page:
     """Return the page about runs, the best by validation first."""
-    subjects = sorted(subjects, key=lambda each: -(_merit(each, "valid") or -math.inf))
+    subjects = sorted(subjects, key=_rank)
     names = ", ".join(each.run.name for each in subjects[:3])
     title = names + (f" and {len(subjects) - 3} more" if len(subjects) > 3 else "")
     first = subjects[0]
@@ -97,6 +97,13 @@ def _each_run(page: Page, subjects: Sequence[Subject]) -> None:
         page.text(f"Left out to keep the page below 5 MB: {', '.join(left_out)}.")
 
 
+def _rank(subject: Subject) -> float:
+    value = _merit(subject, "valid")
+    if value is None or subject.curves is None:
+        return math.inf
+    return value if is_error(subject.curves.metric) else -value
+
+
 def _merit(subject: Subject, part: str) -> float | None:
     """Return the mean over seeds of the kept models' figure of merit."""
     value: float | None = subject.curves.summary()[part]["mean"] if subject.curves else None
@@ -141,6 +148,7 @@ def _result(subject: Subject, first: Subject) -> dict[str, str | Cell]:
     epoch, usual = (each.epoch["epoch_s"]["median"] for each in (subject, first))
     valid, best = _merit(subject, "valid"), _merit(first, "valid")
     gap = None if valid is None or best is None else valid - best
+    factor = metric_factor(metric)
     return {
         "run": subject.run.name,
         "graph": str(summary.get("name", "")),
@@ -149,7 +157,7 @@ def _result(subject: Subject, first: Subject) -> dict[str, str | Cell]:
         "ranks": _number(subject.ranks, "{:,.0f}"),
         "epochs": _epochs(curves.get("seeds", [])),
         "valid": _merit_cell(curves.get("valid"), metric),
-        "valid \u0394": _number(gap, "{:+.2f}", _factor(metric)),
+        "valid \u0394": _number(gap, "{:+.2f}" if factor == 100 else "{:+.3g}", factor),
         "test": _merit_cell(curves.get("test"), metric),
         "epoch s": _number(epoch, "{:.3f}"),
         "epoch ratio": _number(epoch / usual if epoch and usual else None, "{:.2f}"),
@@ -174,11 +182,12 @@ def _ranking(subjects: Sequence[Subject]) -> str:
     best, next_ = _merit(first, "valid"), _merit(second, "valid")
     texts = []
     if best is not None and first.curves is not None:
-        metric = first.curves.metrics[0] if first.curves.metrics else ""
+        metric = first.curves.metric
         lead = ""
         if next_ is not None:
-            points = " points" * (metric != "r2")
-            lead = f", {_factor(metric) * (best - next_):.2f}{points} ahead of {second.run.name}"
+            gap, factor = abs(best - next_), metric_factor(metric)
+            ahead = f"{factor * gap:.2f} points" if factor == 100 else f"{gap:.3g}"
+            lead = f", {ahead} ahead of {second.run.name}"
         shown = figure_text(metric)(best)
         texts.append(f"Best by validation: {first.run.name} with {shown}{lead}.")
     timed = [each for each in subjects if each.epoch["epoch_s"]["median"]]
@@ -189,10 +198,6 @@ def _ranking(subjects: Sequence[Subject]) -> str:
     return " ".join(texts)
 
 
-def _factor(metric: str) -> float:
-    return 1.0 if metric == "r2" else 100.0
-
-
 def _number(value: float | None, form: str, factor: float = 1.0) -> Cell:
     return Cell("") if value is None else Cell(form.format(value * factor), value)
 
@@ -200,9 +205,10 @@ def _number(value: float | None, form: str, factor: float = 1.0) -> Cell:
 def _merit_cell(entry: dict[str, Any] | None, metric: str) -> Cell:
     if not entry or entry["mean"] is None:
         return Cell("")
-    shown = figure_text(metric)
-    deviation = f" ± {_factor(metric) * entry['std']:.2f}" if entry["std"] else ""
-    return Cell(f"{shown(entry['mean'])}{deviation}", entry["mean"])
+    factor, std = metric_factor(metric), entry["std"]
+    spread_text = f"{factor * std:.2f}" if factor == 100 else f"{std:.3g}"
+    deviation = f" ± {spread_text}" if std else ""
+    return Cell(f"{figure_text(metric)(entry['mean'])}{deviation}", entry["mean"])
 
 
 def _differences(page: Page, subjects: Sequence[Subject]) -> None:
@@ -238,7 +244,7 @@ def _learning(page: Page, subjects: Sequence[Subject]) -> None:
     _errors(page, curves)
     rows: list[list[str | Cell]] = []
     for each in curves:
-        metric = each.metrics[0] if each.metrics else ""
+        metric = each.metric
         for seed in each.final():
             merits = [seed[part] for part in ("valid", "test")]
             row: list[str | Cell] = [
@@ -291,7 +297,7 @@ def _rank_rows(subject: Subject) -> Iterable[list[str | Cell]]:
     details = subject.details
     if subject.epochs is None:
         for phase in PHASE_ORDER:
-            seconds = [each["seconds_by_phase"].get(phase, 0.0) for each in details]
+            seconds = [each.get("seconds_by_phase", {}).get(phase, 0.0) for each in details]
             if any(seconds):
                 yield _spread_row(f"{phase}, s", spread(seconds), "", 1.0, "{:.3f}")
     if subject.traffic is not None and subject.traffic["bytes"]["total"]:

@@ -76,13 +76,12 @@ def read_point(run: Run) -> Point:
     Raises `InputError` if it has not ended, or its task has no nodes.
     """
     summary = run.summary
-    nodes = summary.get("graph", {}).get("num_nodes")
-    if nodes is None or summary["epoch_s"]["median"] is None:
+    nodes, ranks = summary.get("graph", {}).get("num_nodes"), summary.get("ranks_detail")
+    epoch_s = (summary.get("epoch_s") or {}).get("median")
+    if nodes is None or not ranks or not epoch_s:
         raise InputError(f"{run.path}: has not ended, or its task has no nodes; leave it out")
-    measured = {
-        "epoch_s": summary["epoch_s"]["median"],
-        "memory_bytes": max(each["peak_rss_bytes"] for each in summary["ranks_detail"]),
-    }
+    memory_bytes = max(each["peak_rss_bytes"] for each in ranks)
+    measured = {"epoch_s": epoch_s, "memory_bytes": memory_bytes}
     size = describe_epochs(run.metrics())["epoch_bytes"]
     if size is not None:
         measured["bytes"] = size
@@ -93,7 +92,7 @@ def read_point(run: Run) -> Point:
             "bytes": plan["bytes_epoch"],
             "memory_bytes": plan["peak_bytes"],
         }
-    return Point(run.name, str(summary["name"]), nodes, summary["ranks"], measured, planned)
+    return Point(run.name, str(summary.get("name", "")), nodes, len(ranks), measured, planned)
 
 
 def make_series(runs: Sequence[Run]) -> list[Series]:

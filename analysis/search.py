@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from hpcgnn.analysis.curves import RunCurves
+from hpcgnn.analysis.curves import RunCurves, mean_of
 from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.analysis.load import Run, distinct_names, open_run
 from hpcgnn.analysis.settings import differing_keys, read_settings
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import is_error, metric_number, metric_text, print_json, print_table
+from hpcgnn.console import is_error, metric_factor, metric_text, print_json, print_table
 from hpcgnn.errors import InputError
 
 NAME = "search"
@@ -34,7 +34,7 @@ class Draw:
     settings: dict[str, Any]
     figures: dict[str, float]
     finished: bool
-    metric: str = "accuracy"
+    metric: str = ""
 
 
 def read_draws(paths: Sequence[str]) -> list[Draw]:
@@ -53,28 +53,26 @@ def _read_draw(directory: Path, name: str) -> Draw:
     except InputError:
         # A run that fails before its first epoch leaves only its configuration.
         return Draw(name, settings, {}, finished=False)
-    metric = run.summary.get("metric", "accuracy")
-    return Draw(name, settings, _figures(run), finished=bool(run.summary), metric=metric)
+    metric, figures = _figures(run)
+    return Draw(name, settings, figures, finished=bool(run.summary), metric=metric)
 
 
-def _figures(run: Run) -> dict[str, float]:
-    """Return the metric by split, on all graphs if epochs were evaluated on a sample."""
-    seeds = run.summary.get("seeds", [])
-    if not seeds:
+def _figures(run: Run) -> tuple[str, dict[str, float]]:
+    """Return the metric, and its value by split, on all graphs if epochs were judged on a sample.
+
+    Before a run has ended, they are those of its best epoch so far.
+    """
+    metric, seeds = run.summary.get("metric"), run.summary.get("seeds", [])
+    if metric and seeds:
+        scores = [seed.get("all_graphs") or seed.get("metrics", {}) for seed in seeds]
+        means = {split: mean_of(scores, f"{split}_{metric}") for split in _SPLITS}
+    else:
         try:
             summary = RunCurves(run).summary()
         except InputError:
-            return {}
-        means = {split: summary[split]["mean"] for split in ("valid", "test")}
-        return {split: mean for split, mean in means.items() if mean is not None}
-    metric = run.summary["metric"]
-    scores = [seed.get("all_graphs", seed["metrics"]) for seed in seeds]
-    means = {}
-    for split in _SPLITS:
-        values = [score[key] for score in scores if (key := f"{split}_{metric}") in score]
-        if values:
-            means[split] = float(np.mean(values))
-    return means
+            return "", {}
+        metric, means = summary["metric"] or "", {s: summary[s]["mean"] for s in ("valid", "test")}
+    return metric, {split: mean for split, mean in means.items() if mean is not None}
 
 
 def rank(draws: Sequence[Draw]) -> tuple[list[Draw], list[str]]:
@@ -93,7 +91,7 @@ def draw_figure(draws: Sequence[Draw], keys: Sequence[str]) -> Figure:
     figure = new_figure(3.2 * _COLUMNS, 2.6 * rows)
     panels = figure.subplots(rows, _COLUMNS, squeeze=False, sharey=True).ravel()
     scored = [draw for draw in draws if "valid" in draw.figures]
-    factor = 1 if any(metric_number(draw.metric) for draw in scored) else 100
+    factor = min((metric_factor(draw.metric) for draw in scored), default=100)
     for axis, key in zip(panels, keys, strict=False):
         # By their text, since values may be lists.
         by_text = {str(value): value for value in (draw.settings.get(key) for draw in draws)}

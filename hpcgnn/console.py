@@ -134,17 +134,22 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.flush()
 
 
-_NUMBERS = ("r2", "loss", "rmse", "mae")
+_NUMBERS = ("r2", "loss", "rmse", "mae", "rel")
 
 
 def metric_number(metric: str) -> str:
-    """Return the word r2, loss, rmse or mae in a metric's name, "" if the metric is a share."""
+    """Return the word r2, loss, rmse, mae or rel in a metric's name, "" if it is a share."""
     return next((word for word in metric.split("_") if word in _NUMBERS), "")
 
 
 def is_error(metric: str) -> bool:
     """Tell whether smaller values of a metric are better."""
     return metric_number(metric) not in ("", "r2")
+
+
+def metric_factor(metric: str) -> int:
+    """Return what a metric is told in: 100 for shares, in per cent, 1 for numbers."""
+    return 1 if metric_number(metric) else 100
 
 
 def metric_text(metric: str, value: float | None) -> str:

@@ -31,7 +31,7 @@ from hpcgnn.commands.launch import run_command
 from hpcgnn.config.file import load_config
 from hpcgnn.console import print_table, report
 from hpcgnn.errors import InputError
-from hpcgnn.plan.estimates import Candidate, choices, predict
+from hpcgnn.plan.estimates import Candidate, Machine, choices, predict
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 
@@ -141,7 +141,7 @@ class Workshop:
             GraphStore.open(config.graph.store) as store,
         ):
             whole = WholeGraph(grid, config, store)
-            return list(predict(whole, config, wanted, network, epochs=3))
+            return list(predict(whole, config, wanted, Machine(network), epochs=3))
 
     def train(self, name: str, ranks: int, *words: object, threads: int = 1) -> Run:
         """Return a finished run of ``hpcgnn train WORDS``."""

@@ -103,11 +103,11 @@ class Moment:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Mark sums inside the block as sums of ones, which count the terms of each sum."""
-        self.counts_terms = True
+        before, self.counts_terms = self.counts_terms, True
         try:
             yield
         finally:
-            self.counts_terms = False
+            self.counts_terms = before
 
     @contextmanager
     def before_epochs(self) -> Iterator[None]:

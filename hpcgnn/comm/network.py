@@ -124,8 +124,8 @@ class Network:
     inside_latency_s: float | None = None
 
     def __post_init__(self) -> None:
-        for bandwidth in (self.bandwidth, self.inside_bandwidth or 1.0):
-            if not (math.isfinite(bandwidth) and bandwidth > 0):
+        for bandwidth in (self.bandwidth, self.inside_bandwidth):
+            if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0):
                 raise InputError(f"--bandwidth {bandwidth:g}: must be positive")
         for latency_s in (self.latency_s, self.inside_latency_s or 0.0):
             if not (math.isfinite(latency_s) and latency_s >= 0):

@@ -161,8 +161,9 @@ class EdgeFeed:
             self._counts.done = True
             self._save()
         self._sum_up()
-        if self.num_edges == 0:
-            raise InputError(f"{self._source.path}: the graph has no edges; check the input")
+        with self._ranks.agree():
+            if self.num_edges == 0:
+                raise InputError(f"{self._source.path}: the graph has no edges; check the input")
 
     @property
     def rows(self) -> range:

@@ -209,12 +209,12 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
     """
     arrays = nodes.arrays()
     lengths = ranks.gather([len(array) for array in arrays.values()])
-    for name, rows in zip(arrays, map(sum, zip(*lengths, strict=True)), strict=True):
-        if rows != num_nodes:
-            raise InputError(
-                f"{where}: {name} has {rows} rows for {num_nodes} nodes; give one row a node"
-            )
     with ranks.agree():
+        for name, rows in zip(arrays, map(sum, zip(*lengths, strict=True)), strict=True):
+            if rows != num_nodes:
+                raise InputError(
+                    f"{where}: {name} has {rows} rows for {num_nodes} nodes; give one row a node"
+                )
         if nodes.series is not None and nodes.series.num_nodes not in (0, num_nodes):
             raise InputError(
                 f"{where}: the fields have {nodes.series.num_nodes} rows a step for {num_nodes} "

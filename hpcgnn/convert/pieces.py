@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.console import Progress
+from hpcgnn.errors import CollectiveInputError
 
 if TYPE_CHECKING:
     from hpcgnn.convert.read.tables import Kind, Table, TableFile
@@ -22,7 +23,7 @@ _SAMPLED_BYTES = 1 << 16
 QUIET_BELOW_BYTES = 8 << 20
 
 
-class OneReaderError(Exception):
+class OneReaderError(CollectiveInputError):
     """Raised on all ranks for an input that only one process can read; the text is the reason."""
 
 

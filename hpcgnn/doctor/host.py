@@ -16,7 +16,6 @@ from hpcgnn.trace import Counters
 
 PACKAGES = ("numpy", "torch", "mpi4py", "h5py")
 
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _BATCH = (
     "SLURM_JOB_ID",
     "SLURM_NTASKS",
@@ -33,12 +32,11 @@ _BATCH = (
 class RankFacts:
     """Facts about a rank and its host.
 
-    `threads` is OMP_NUM_THREADS or None. `memory_bytes` is the usable memory, of the host or of the
-    control group, whichever is less. `shared_bytes` is free in /dev/shm, where ranks of a host
-    share rows; None without it. `isas` are the instruction sets that kernels can use here, widest
-    first. `gpu` is the reason why no GPU can be used, or empty; `energy` likewise for the energy
-    counters of processors. `moves_messages` tells whether a thread can keep messages moving while
-    the rank computes.
+    `threads` is OMP_NUM_THREADS or None. `memory_bytes` is that of `memory_bytes()`. `shared_bytes`
+    is free in /dev/shm, where ranks of a host share rows; None without it. `isas` are the
+    instruction sets that kernels can use here, widest first. `gpu` is the reason why no GPU can be
+    used, or empty; `energy` likewise for the energy counters of processors. `moves_messages` tells
+    whether a thread can keep messages moving while the rank computes.
     """
 
     host: str
@@ -63,7 +61,7 @@ def look_around() -> RankFacts:
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         cores=tuple(sorted(os.sched_getaffinity(0))),
         threads=os.environ.get("OMP_NUM_THREADS"),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=memory_bytes(),
         shared_bytes=_shared_bytes(),
         isas=tuple(available_isas())[::-1],
         gpu=_why_no_gpu(),
@@ -79,10 +77,27 @@ def look_around() -> RankFacts:
     )
 
 
-def _memory_bytes() -> int:
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    texts = [Path(path).read_text().strip() for path in _CGROUP_LIMITS if Path(path).is_file()]
-    return min([installed, *(int(text) for text in texts if text.isdigit())])
+def memory_bytes(
+    groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
+) -> int:
+    """Return the usable memory: the host's, or the least of the limits of control groups.
+
+    `groups` lists this process's control groups, of version 1 or 2, which are below `mounted`. A
+    limit of any group around one of them holds too.
+    """
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for line in groups.read_text().splitlines() if groups.is_file() else []:
+        _, controllers, group = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, name = mounted / controllers, "limit_in_bytes" if controllers else "max"
+        inner = root / group.lstrip("/")
+        # In a container without a name space of groups only the root of them can be seen.
+        for folder in (inner, *inner.parents)[: len(inner.parts) - len(root.parts) + 1]:
+            limit = folder / f"memory.{name}"
+            text = limit.read_text().strip() if limit.is_file() else ""
+            limits += [int(text)] if text.isdigit() else []
+    return min(limits)
 
 
 def _shared_bytes() -> int | None:

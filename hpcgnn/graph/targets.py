@@ -7,7 +7,6 @@ number. Missing values (NaN, an empty field, a node without a row) are ignored i
 metrics.
 """
 
-import csv
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from hpcgnn.comm.row_map import found_among
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, OpenStore, Split
+from hpcgnn.storage import GraphStore, OpenStore, Split, read_csv
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
@@ -44,14 +43,10 @@ def read_targets(
     Raises `InputError` if the file cannot be read or does not fit the graph.
     """
     path = Path(config.graph.targets)
-    try:
-        if path.suffix == ".npy":
-            return _from_array(path, num_graphs or store.num_nodes, ids)
-        if path.suffix == ".csv":
-            return _from_table(path, store, num_graphs, ids)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"graph.targets: {path}: {reason}; give a .npy or .csv file") from None
+    if path.suffix == ".npy":
+        return _from_array(path, num_graphs or store.num_nodes, ids)
+    if path.suffix == ".csv":
+        return _from_table(path, store, num_graphs, ids)
     raise InputError(f"graph.targets: {path}: is neither .npy nor .csv; give one of these")
 
 
@@ -73,8 +68,9 @@ def fingerprint_of(config: Config, store: OpenStore) -> str:
 def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise InputError(f"graph.targets: {path}: {error}; write it with numpy.save") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"graph.targets: {path}: {reason}; write it with numpy.save") from None
     if table.ndim not in (1, 2) or table.dtype.kind not in "fiu" or 0 in table.shape:
         raise InputError(
             f"graph.targets: {path} has shape {table.shape} of {table.dtype}; give numbers, "
@@ -93,8 +89,7 @@ def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
 
 
 def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndices) -> Targets:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
+    header, rows = read_csv(path, f"graph.targets: {path}", "give a .npy or .csv file")
     # pandas names columns 0, 1, 2; other numbers are the values of a first node.
     counted = header[1:] == [str(number) for number in range(len(header) - 1)]
     is_data = all(map(_is_number, header if counted else header[1:]))
@@ -103,19 +98,14 @@ def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndic
             f"graph.targets: {path} needs a header with different names for the column of nodes "
             "and each target"
         )
-    rows = [row for row in rows if row]
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise InputError(
-                f"graph.targets: {path}, row {number} has {len(row)} fields, not {len(header)}"
-            )
-    numbers = _nodes_of(path, store, num_graphs, [row[0] for row in rows])
-    values = np.array([[_number(path, cell) for cell in row[1:]] for row in rows])
-    values = values.reshape(len(rows), len(header) - 1)
+    nodes = [row[0] for row in rows.values()]
+    numbers = _nodes_of(path, store, num_graphs, nodes)
+    cells = [_number(path, line, cell) for line, row in rows.items() for cell in row[1:]]
+    values = np.array(cells).reshape(len(rows), len(header) - 1)
     order = np.argsort(numbers)
     if np.any(np.diff(numbers[order]) == 0):
         repeated = int(np.flatnonzero(np.diff(numbers[order]) == 0)[0])
-        raise InputError(f"graph.targets: {path} has node {rows[order[repeated]][0]!r} twice")
+        raise InputError(f"graph.targets: {path} has node {nodes[order[repeated]]!r} twice")
     # Nodes may have no row, and rows may belong to nodes of other ranks.
     positions, has_row = found_among(numbers[order], ids)
     values_of_ids = np.full((len(ids), len(header) - 1), np.nan)
@@ -146,8 +136,11 @@ def _nodes_of(
             ) from None
     # Unknown names are -1.
     count = num_graphs or store.num_nodes
-    numbered = num_graphs or store.has_names
-    existing = np.arange(count) if numbered else store.read_original_id(0, count)
+    existing = np.arange(count)
+    if not (num_graphs or store.has_names):
+        # `store` counts the rows that ranks read, each its own share.
+        with GraphStore.open(store.path) as whole:
+            existing = whole.read_original_id(0, count)
     unknown = np.flatnonzero(~np.isin(numbers, existing))
     if len(unknown):
         kind = "graph" if num_graphs else "node"
@@ -156,11 +149,11 @@ def _nodes_of(
     return numbers
 
 
-def _number(path: Path, text: str) -> float:
+def _number(path: Path, line: int, text: str) -> float:
     try:
         return float(text) if text.strip() else np.nan
     except ValueError:
-        raise InputError(f"graph.targets: {path}: {text!r} is not a number") from None
+        raise InputError(f"graph.targets: {path}, line {line}: {text!r} is not a number") from None
 
 
 def _finite(path: Path, values: FloatArray) -> FloatArray:
@@ -178,7 +171,8 @@ def target_scale(
     They are rounded, to be the same on any number of ranks. The deviation of a constant target is
     1. `where` names their source in messages.
 
-    Raises `CollectiveInputError` if a target has no known value in the training split.
+    Raises `CollectiveInputError` if a target has no known value in the training split, or values
+    whose squares float64 does not hold.
     """
     values = targets.values[split == int(Split.TRAIN)]
     known = ~np.isnan(values)
@@ -192,7 +186,13 @@ def target_scale(
                     "out, or give some"
                 )
     means: FloatArray = sums[1] / sums[0]
-    deviations = np.sqrt(_sums(grid, np.where(known, values - means, 0) ** 2) / sums[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.where(known, values - means, 0) ** 2
+    deviations = np.sqrt(_sums(grid, squares) / sums[0])
+    with agree(grid.world):
+        if len(large := np.flatnonzero(~np.isfinite(deviations))):
+            name = targets.names[int(large[0])]
+            raise InputError(f"{where}: values of {name!r} are too large; give them in other units")
     deviations[deviations == 0] = 1
     # A mean far from 0 keeps more digits, so that its error is below 10^-5 deviations.
     far = np.log10(np.maximum(np.abs(means) / deviations, 1)).astype(int)

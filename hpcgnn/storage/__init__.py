@@ -4,7 +4,14 @@
 `by_ranks` uses MPI; `GraphStore.open` passes a communicator on to a parallel h5py.
 """
 
-from hpcgnn.storage.atomic import check_output, hold, read_whole, require_file, write_whole
+from hpcgnn.storage.atomic import (
+    check_output,
+    hold,
+    read_csv,
+    read_whole,
+    require_file,
+    write_whole,
+)
 from hpcgnn.storage.files import HDF5_VERSION, OpenStore
 from hpcgnn.storage.format import first_true
 from hpcgnn.storage.graph.add_splits import add_splits
@@ -112,6 +119,7 @@ __all__ = [
     "first_true",
     "hold",
     "is_instance_store",
+    "read_csv",
     "read_whole",
     "require_file",
     "row_positions",

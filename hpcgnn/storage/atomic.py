@@ -8,6 +8,7 @@ the first error and drops all later writes; the writer asks for that error after
 """
 
 import contextlib
+import csv
 import fcntl
 import io
 import os
@@ -162,6 +163,27 @@ def read_whole(path: Path, remedy: str = "check the path", most: int = MOST_BYTE
     if len(content) > most:
         raise InputError(f"{path}: is larger than {most >> 20} MiB; {remedy}")
     return content
+
+
+def read_csv(path: Path, where: str, remedy: str) -> tuple[list[str], dict[int, list[str]]]:
+    """Return the header of a table and its rows by line, without blank lines.
+
+    `where` names the table in messages.
+
+    Raises `InputError` if it cannot be read, or a row has more or fewer fields than the header.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            lines = [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{where}: {reason}; {remedy}") from None
+    header, rows = lines[0][1] if lines else [], dict(lines[1:])
+    for line, row in rows.items():
+        if len(row) != len(header):
+            raise InputError(f"{where}, line {line} has {len(row)} fields, not {len(header)}")
+    return header, rows
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes, *, streams: bool = False) -> None:
@@ -380,7 +402,7 @@ class AtomicWriter(ABC):
         try:
             self._end(complete=kind is None)
             if kind is None:
-                self._output.publish()
+                self._publish()
         except Exception:
             # The failed write itself is a clearer message than the library's exception.
             self._output.raise_on_error()
@@ -390,6 +412,9 @@ class AtomicWriter(ABC):
 
     def _open(self) -> OutputFile:
         return OutputFile(self.path)
+
+    def _publish(self) -> None:
+        self._output.publish()
 
     @abstractmethod
     def _begin(self) -> None:

@@ -333,8 +333,13 @@ class NpyPredictions(PredictionFile):
     def _end(self, *, complete: bool) -> None:
         try:
             if complete and self.has_ids:
+                # Values without their ids would be taken for those of other nodes.
+                self._output.sync()
                 self._ids.publish()
-            elif complete:
-                self.ids_path.unlink(missing_ok=True)
         finally:
             self._ids.abandon()
+
+    def _publish(self) -> None:
+        super()._publish()
+        if not self.has_ids:
+            self.ids_path.unlink(missing_ok=True)

@@ -239,7 +239,11 @@ class RolloutFile(HDF5Writer):
                 layout = h5py.VirtualLayout(source.shape[1:], source.dtype)
                 layout[:] = source[step]
                 self._file.create_virtual_dataset(_step_path(field, step), layout)
-        write_whole(self._xdmf, self._described().encode())
+
+    def _publish(self) -> None:
+        super()._publish()
+        if self._xdmf is not None:
+            write_whole(self._xdmf, self._described().encode())
 
     def _described(self) -> str:
         """Return the text of the .xdmf."""

@@ -95,7 +95,8 @@ def evaluate_multi_label(
     `valid_threshold` of all labels maximises micro F1 on the validation nodes; with "top", the
     number `valid_top` of labels to predict for each node does. For both, `half_f1` is micro F1 at
     0.5. Macro F1 is the mean over classes, and 0 for a class without true, predicted or missed
-    nodes. Average precision and the area under the ROC curve are over all pairs of node and label.
+    nodes. Average precision and the area under the ROC curve are over all pairs of node and label,
+    where there are pairs with and without it.
 
     `labels_NC` are zeros and ones in the dtype of the logits, `split_N` uint8.
     """
@@ -136,8 +137,7 @@ def evaluate_multi_label(
             values[f"{prefix}_loss"] = loss_sum / nodes
             values[f"{prefix}_micro_f1"] = micro
             values[f"{prefix}_macro_f1"] = float(f1_of(counts).mean())
-            values[f"{prefix}_average_precision"] = average_precision(curve)
-            values[f"{prefix}_auc"] = area(curve)
+            values |= {f"{prefix}_{name}": value for name, value in of_curve(curve).items()}
     return Evaluation(values, "micro_f1")
 
 
@@ -196,24 +196,25 @@ def best_threshold(curve: Counts) -> float:
     if positive[-1] == 0:
         return 0.5
     scores = 2 * positive / (positive + negative + positive[-1])
-    logit = lower_edge(len(scores) - 1 - int(scores.argmax()))
+    # Bins have their end nearer to 0, so that logits on it are above the threshold.
+    logit = (1 - 2.0**-22) * lower_edge(len(scores) - 1 - int(scores.argmax()))
     return float(1 / (1 + np.exp(-logit)))
 
 
-def average_precision(curve: Counts) -> float:
-    """Return the mean precision over the pairs with the label; 0 without any."""
-    negative, positive = curve[:, ::-1].cumsum(axis=1)
-    predicted = np.maximum(positive + negative, 1)
-    total = (curve[1, ::-1] * positive / predicted).sum()
-    return float(total / max(positive[-1], 1))
+def of_curve(curve: Counts) -> dict[str, float]:
+    """Return average_precision and auc of a curve; {} unless pairs with and without the label.
 
-
-def area(curve: Counts) -> float:
-    """Return the probability that a pair with the label exceeds one without; ties count half."""
+    The first is the mean precision over the pairs with the label, the second the probability that
+    one of them exceeds a pair without; ties count half.
+    """
+    if not curve.any(axis=1).all():
+        return {}
     negative, positive = curve
     below = negative.cumsum() - negative / 2
-    pairs = max(float(positive.sum() * negative.sum()), 1.0)
-    return float((positive * below).sum() / pairs)
+    above, right = curve[:, ::-1].cumsum(axis=1)
+    precision = (positive[::-1] * right / np.maximum(right + above, 1)).sum() / positive.sum()
+    auc = (positive * below).sum() / (positive.sum() * negative.sum())
+    return {"average_precision": float(precision), "auc": float(auc)}
 
 
 def f1_of(counts: FloatArray) -> FloatArray:

@@ -189,7 +189,8 @@ class OpenRun:
         """Write the model of the best seed, and its predictions."""
         grid, config, trace, directory = self._grid, self.config, self._trace, self._directory
         trace.set_epoch(None)
-        seed = best_seed({result["seed"]: result["valid"] for result in self._results})
+        metric = config.train.metric or self.task.objective.metric
+        seed = best_seed({result["seed"]: result["valid"] for result in self._results}, metric)
         with trace.span("checkpoint"), agree(grid.world):
             if grid.rank == 0:
                 write_kept_model(directory.model, directory.checkpoints, config, seed)

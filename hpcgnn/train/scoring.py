@@ -19,11 +19,10 @@ from hpcgnn.train.evaluation import (
 )
 from hpcgnn.train.multi_label import (
     NO_CURVE,
-    area,
-    average_precision,
     curve_of,
     evaluate_multi_label,
     f1_of,
+    of_curve,
 )
 from hpcgnn.typing import FloatArray
 
@@ -78,8 +77,9 @@ def evaluate_single_label(
 ) -> Evaluation:
     """Return loss, accuracy and macro_f1 over all ranks; nodes without a label (-1) do not count.
 
-    With two classes, add average_precision and auc of the second, by the difference of the logits.
-    `labels_N` are classes (int64), `split_N` uint8; without `names`, classes are named by number.
+    With two classes, add average_precision and auc of the second, by the difference of the logits,
+    where a split has both. `labels_N` are classes (int64), `split_N` uint8; without `names`,
+    classes are named by number.
     """
     num_classes = logits_NC.shape[1]
     losses = np.zeros((len(SPLITS), 1))
@@ -112,9 +112,7 @@ def evaluate_single_label(
         if sums_of[2].any():
             values[f"{prefix}_macro_f1"] = _macro_f1(sums_of)
     for prefix, curve in zip(SPLITS, curves, strict=False):
-        if curve.any():
-            values[f"{prefix}_average_precision"] = average_precision(curve)
-            values[f"{prefix}_auc"] = area(curve)
+        values |= {f"{prefix}_{name}": value for name, value in of_curve(curve).items()}
     return Evaluation(values, "accuracy", _one_class(counts[-1], names))
 
 

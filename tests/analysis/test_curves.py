@@ -134,3 +134,22 @@ def test_no_epoch_yet(writer):
     (writer.path / "metrics.jsonl").write_text("")
     with pytest.raises(InputError, match="holds no epoch yet"):
         learning_curves.main([str(writer.path)])
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("metric", ["rmse_load", "auc"])
+def test_a_run_is_told_by_the_metric_that_it_chose(writer, capsys, metric, ended):
+    lines = [
+        {"seed": 1, "epoch": epoch, f"valid_{metric}": value, "valid_accuracy": value}
+        for epoch, value in enumerate((0.5, 0.25, 0.75))
+    ]
+    write(writer, lines)
+    best = 0.25 if metric == "rmse_load" else 0.75
+    seeds = [{"seed": 1, "best_epoch": 1, "valid": best, "test": None}]
+    writer.summary(metric=metric, seeds=seeds if ended else [])
+    summary = curves_of(writer).summary()
+    assert (summary["metric"], summary["valid"]["mean"]) == (metric, best)
+    learning_curves.show([curves_of(writer)])
+    shown = capsys.readouterr().out
+    assert metric in shown
+    assert ("%" in shown) == (metric == "auc")

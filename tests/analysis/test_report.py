@@ -102,6 +102,7 @@ def make_run(make_writer):
         if plan:
             keys = {"ranks": ranks, "replication": 1, "exchange": "joint", "schedule": "resident"}
             planned = {"peak_bytes": 2**28, "ghost_bytes": 4000, "rehearsed_rank": 1}
+            planned |= {"bytes_epoch": 1e6, "epoch_s": 0.1}
             (writer.path / "plan.json").write_text(json.dumps([keys | planned]))
         return writer.path
 
@@ -194,6 +195,19 @@ def test_many_runs_are_told_apart(capsys, make_run, tmp_path):
     for caption in ("Peak memory, largest over ranks", *SHARED, *CAPTIONS[4:]):
         assert caption in text
     assert text.count("<details") == 4
+
+
+def test_the_smallest_error_is_the_best(make_run, tmp_path):
+    paths = [make_run(f"run{number}") for number in range(2)]
+    for path, value in zip(paths, (0.5, 0.125), strict=True):
+        file = path / "summary.json"
+        summary = json.loads(file.read_text())
+        summary |= {"metric": "rmse_load"}
+        summary["seeds"][0]["valid"] = value
+        file.write_text(json.dumps(summary))
+    report.main([*map(str, paths), "-o", str(tmp_path / "r.html")])
+    text = (tmp_path / "r.html").read_text()
+    assert "Best by validation: run1 with 0.125, 0.375 ahead of run0." in text
 
 
 def test_bounds_of_the_sequential_schedule_are_drawn_for_it_alone(capsys, make_run):

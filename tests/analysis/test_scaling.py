@@ -44,8 +44,9 @@ def make_run(make_writer):
                 **names,
                 "epoch_s": plan + 0.25,
                 "bytes_epoch": 100 * ranks,
-                "bytes_evaluation": 60 * ranks,
                 "peak_bytes": 1100,
+                "ghost_bytes": 100,
+                "rehearsed_rank": 0,
             }
             (writer.path / "plan.json").write_text(json.dumps([entry]))
         return writer.path
@@ -89,6 +90,28 @@ def test_weak_series_and_evaluated_epochs(capsys, make_run, tmp_path):
     assert [p["efficiency"] for p in series["points"]] == pytest.approx([1, 3 / 4, 3 / 6])
     for point in series["points"]:
         assert point["measured"]["bytes"] == point["planned"]["bytes"] == 100 * point["ranks"]
+
+
+@pytest.mark.parametrize("key", ["epoch_s", "graph", "ranks_detail"])
+@pytest.mark.parametrize("value", [None, {}, []])
+def test_a_part_of_a_summary_is_told(make_run, key, value):
+    path = make_run(2, 1.0)
+    file = path / "summary.json"
+    summary = json.loads(file.read_text())
+    file.write_text(json.dumps({k: v for k, v in {**summary, key: value}.items() if v is not None}))
+    with pytest.raises(InputError, match=r"has not ended, or its task has no nodes|is not a"):
+        scaling.main([str(path)])
+
+
+@pytest.mark.parametrize("key", ["epoch_s", "bytes_epoch", "peak_bytes"])
+def test_a_part_of_a_plan_is_told(make_run, key):
+    paths = [make_run(ranks, 1.0, plan=1.0) for ranks in (1, 2)]
+    file = paths[1] / "plan.json"
+    (entry,) = json.loads(file.read_text())
+    del entry[key]
+    file.write_text(json.dumps([entry]))
+    with pytest.raises(InputError, match=rf"plan.json\[0\]: {key} is missing"):
+        scaling.main(list(map(str, paths)))
 
 
 def test_the_table_names_every_point(capsys, make_run, tmp_path):

@@ -39,12 +39,35 @@ def test_best_by_validation_comes_first(runs, capsys):
     assert "train.learning_rate" in svg.read_text()
 
 
+@pytest.mark.parametrize("part", ["metric", "seeds", "metrics"])
+def test_runs_with_a_part_of_their_summary(runs, capsys, tmp_path, part):
+    file = runs[1] / "summary.json"
+    summary = json.loads(file.read_text())
+    if part == "metrics":
+        summary["seeds"] = [{"seed": 1, "metrics": {"valid_accuracy": None}}, {"seed": 2}]
+    else:
+        del summary[part]
+    file.write_text(json.dumps(summary))
+    search.main([*map(str, runs), "--json", "--out", str(tmp_path)])
+    found = json.loads(capsys.readouterr().out)["runs"]
+    valid = {"metric": None, "seeds": pytest.approx(0.71), "metrics": None}[part]
+    assert next(each for each in found if each["run"][-1] == "1").get("valid") == valid
+
+
 def test_a_table_of_what_differs(runs, capsys, tmp_path):
     search.main([*map(str, runs), "--out", str(tmp_path / "figures")])
     out = capsys.readouterr().out
     assert "learning_rate" in out
     assert "epochs" not in out
     assert out.splitlines()[-1].startswith(f"figure: {tmp_path / 'figures' / 'search.svg'}")
+
+
+def test_a_run_under_way_is_told_by_its_metric(make_writer, capsys, tmp_path):
+    writer = make_writer("draw-0")
+    (writer.path / "config.toml").write_text("[train]\nepochs = 5\n")
+    writer.metrics(seeds=(1,), metric="r2")
+    search.main([str(writer.path), "--out", str(tmp_path)])
+    assert " 0.710 " in capsys.readouterr().out
 
 
 def test_runs_may_differ_in_a_list(runs, capsys, tmp_path):

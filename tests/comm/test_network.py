@@ -1,3 +1,4 @@
+import math
 from time import perf_counter_ns
 
 from mpi4py import MPI
@@ -7,6 +8,7 @@ import pytest
 
 from hpcgnn.comm import Network, clock_offset, network
 from hpcgnn.comm.network import Sent
+from hpcgnn.errors import InputError
 
 
 @pytest.mark.parametrize("rounds", [1, 16])
@@ -43,3 +45,10 @@ def test_seconds_are_those_of_the_rank_that_needs_longest() -> None:
     assert links.seconds(into, back, np.array([0, 0, 1], np.int32)) == 15.0
     # Without figures of their own, ranks of one host are as far apart as hosts.
     assert Network(10.0, 2.0, 2).seconds(sent, between, np.array([0, 0, 1], np.int32)) == 72.0
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.inf, math.nan])
+def test_a_bandwidth_that_no_link_has_is_refused(bandwidth: float) -> None:
+    for links in ({"bandwidth": bandwidth}, {"inside_bandwidth": bandwidth}):
+        with pytest.raises(InputError, match="must be positive"):
+            Network(**links)

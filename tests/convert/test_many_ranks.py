@@ -344,6 +344,18 @@ def test_a_faulty_line_ends_all_ranks(
     assert [each.name for each in comm_tmp_path.iterdir()] == ["e.csv"]
 
 
+def test_a_graph_without_edges_ends_all_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = comm_tmp_path / "e.csv"
+    if comm.rank == 0:
+        path.write_text("src,dst\n")
+    comm.barrier()
+    monkeypatch.setattr(sys, "argv", ["convert", str(path), "-o", str(path) + ".h5"])
+    with pytest.raises(CollectiveInputError, match="has no edges; check the input"):
+        COMMAND.call(comm=comm)
+
+
 @pytest.mark.parametrize("fault", ["No space left on device", "the feature in column 2 is nan"])
 def test_what_one_rank_cannot_write_ends_all(
     comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -391,6 +403,13 @@ def test_sparse_features_of_too_few_nodes_end_all_ranks(
     [
         (("--nodes", "none.csv"), r"none\.csv: no such file"),
         (("--nodes", "none.npy"), r"none\.npy: no such file"),
+        (("--box", "x"), "--box x: give the period"),
+        (("--format", "typed-edge-list", "--columns", "src,dst"), "a column called relation"),
+        (("--format", "triples"), "needs three files whose names end with train"),
+        (("--split-file", "a,b"), "--split-file a,b: give"),
+        (("--split-file", "a,b,c"), "give the number of nodes"),
+        (("--nodes", "{}/c", "--nodes", "{}/e"), "has labels, and other node tables do not"),
+        (("--nodes", "{}/c", "--nodes", "{}/d"), "has 2 columns of features and .* has 1"),
         (
             ("--names", "--split-file", "{}/a,{}/b,{}/b"),
             "a: line 2: train id 'nobody' is not in the table",
@@ -409,13 +428,44 @@ def test_a_faulty_option_ends_all_ranks(
         path.write_text("1,2\n2,3\n")
         (comm_tmp_path / "a").write_text("1\nnobody\n")
         (comm_tmp_path / "b").write_text("2\n")
+        (comm_tmp_path / "c").write_text("id,x,label\n1,0.5,0\n2,0.5,0\n")
+        (comm_tmp_path / "d").write_text("id,x,y,label\n3,0.5,0.5,0\n")
+        (comm_tmp_path / "e").write_text("id,x\n3,0.5\n")
     comm.barrier()
     words = tuple(word.replace("{}", str(comm_tmp_path)) for word in words)
     monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])
-    with pytest.raises(InputError, match=message) as fault:
+    with pytest.raises(CollectiveInputError, match=message) as fault:
         COMMAND.call(comm=comm)
     # One rank looks, or finds it: the others hear of it.
     assert len(set(comm.allgather(str(fault.value)))) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--positions", "x.npy"),
+        ("--fields", "u=u.npy"),
+        ("--fields", "u=u.npy", "--times", "t.npy"),
+    ],
+)
+def test_an_array_that_one_rank_cannot_see_ends_all(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(comm_tmp_path)
+    if comm.rank == 0:
+        Path("e.csv").write_text("0,1\n1,2\n")
+        for name, array in (("x", np.ones((3, 2))), ("u", np.ones((2, 3, 1))), ("t", np.arange(2))):
+            np.save(name, array)
+    comm.barrier()
+    if comm.rank == comm.size - 1:
+        *words, last = words
+        words = *words, f"{last[:-5]}none.npy"
+    monkeypatch.setattr(sys, "argv", ["convert", "e.csv", *words, "-o", "s.h5"])
+    with pytest.raises(CollectiveInputError, match=r"none\.npy: no such file"):
+        COMMAND.call(comm=comm)
 
 
 class Killed(BaseException):

@@ -19,7 +19,8 @@ from hpcgnn.storage import (
     PredictionFile,
     TableColumns,
 )
-from tests.support.full_disk import largest_file
+from hpcgnn.typing import GlobalIndices
+from tests.support.full_disk import largest_file, unsynced
 
 RNG = np.random.default_rng(3)
 IDS = np.array([7, -3, 2**62, 0, 11], np.int64)
@@ -158,6 +159,20 @@ def test_npy_with_ids_beside_it(tmp_path: Path) -> None:
         counted.append(np.arange(3, 5), VALUES[3:])
     assert not counted.has_ids
     assert [each.name for each in tmp_path.iterdir()] == ["out.npy"]
+
+
+@pytest.mark.parametrize("ids", [IDS[::-1], np.arange(5)])
+def test_ids_stay_those_of_the_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: GlobalIndices
+) -> None:
+    file = NpyPredictions(tmp_path / "out.npy", VALUES.shape)
+    write(file)
+    again = NpyPredictions(file.path, VALUES.shape)
+    unsynced(monkeypatch, file.path)
+    with pytest.raises(InputError, match=r"out\.npy: cannot be written"), again:
+        again.append(ids, VALUES + 1)
+    np.testing.assert_array_equal(np.load(file.path), VALUES)
+    np.testing.assert_array_equal(np.load(file.ids_path), IDS)
 
 
 MAKERS: dict[str, Callable[[Path], PredictionFile]] = {

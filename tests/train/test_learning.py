@@ -16,6 +16,7 @@ from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import ModelShape, make_model
 from hpcgnn.storage import EdgeData, GraphArrays, Split, store_from_arrays
+from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.gradients import clip_gradients
 from hpcgnn.train.optimizer import (
     evaluation_is_due,
@@ -23,6 +24,7 @@ from hpcgnn.train.optimizer import (
     make_optimizer,
     num_evaluations,
 )
+from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
 from tests.support.training_oracle import dense_losses
 
@@ -76,6 +78,30 @@ def test_predictions_come_from_the_kept_model_of_the_best_seed(
     np.testing.assert_allclose(found["probabilities"].sum(axis=1), 1, rtol=1e-6)
     assert (found["prediction"][rows] == graph.labels[rows]).mean() == best["test"]
     assert found["classes"].tolist() == [b"kind0", b"kind1", b"kind2", b"kind3"]
+
+
+@pytest.mark.parametrize("metric", ["loss", "macro_f1"])
+def test_the_best_seed_is_that_of_the_chosen_metric(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, metric: str
+) -> None:
+    settings = ("train.epochs=9", "train.seeds=[1, 2, 3]", f"train.metric={metric}")
+    config = training.make_config(store, comm_tmp_path / "run", *settings)
+    run = training.train(comm, config)
+    sign = -1 if metric == "loss" else 1
+    best = max(run.summary["seeds"], key=lambda seed: (sign * seed["valid"], -seed["seed"]))
+    assert best["valid"] == best["metrics"][f"valid_{metric}"]
+    assert open_saved_model(run.path).checkpoint.state["seed"] == best["seed"]
+    kept = open_saved_model(run.path / "model.safetensors")
+    assert kept.checkpoint.state["seed"] == best["seed"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "smaller_is_better"),
+    [("rel_l2", True), ("rel_l2_u", True), ("edges_rmse", True), ("links_mrr", False)],
+)
+def test_smaller_errors_are_better(metric: str, smaller_is_better: bool) -> None:
+    value = Evaluation({f"valid_{metric}": 0.5}, "r2").rank_value("best", metric)
+    assert value == (-0.5 if smaller_is_better else 0.5)
 
 
 def test_the_last_model_is_kept_on_request(

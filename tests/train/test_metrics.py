@@ -108,6 +108,15 @@ def test_multi_label(comm: MPI.Intracomm, absent: bool, tuned: bool) -> None:
         assert found.values[f"{prefix}_auc"] == pytest.approx(auc, rel=1e-12)
 
 
+@pytest.mark.parametrize("size", [0.25, 1, 2, 36, 800])
+def test_a_threshold_parts_logits_of_any_size(comm: MPI.Intracomm, size: float) -> None:
+    truth = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(3, 1)
+    split = torch.full((6,), int(Split.VALID), dtype=torch.uint8)
+    with ProcessGrid(comm) as grid:
+        found = evaluate_multi_label(grid, size * (2 * truth - 1), truth, split, tuned="valid")
+    assert found.values["valid_micro_f1"] == 1
+
+
 def test_the_number_of_labels_is_chosen(comm: MPI.Intracomm) -> None:
     rng = np.random.default_rng(8)
     # Coarse, so that labels of a node are often equal.
@@ -176,6 +185,21 @@ def test_single_label(
             precision, auc = curves(truth > 0, exact[:, 1])
             assert found.values[f"{prefix}_average_precision"] == pytest.approx(precision)
             assert found.values[f"{prefix}_auc"] == pytest.approx(auc)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_one_class_has_no_curve(comm: MPI.Intracomm, kind: int) -> None:
+    split = torch.tensor([int(Split.VALID)] * 3 + [int(Split.TEST)] * 3, dtype=torch.uint8)
+    labels = torch.tensor([kind] * 3 + [0, 1, 1])
+    logits = torch.arange(12.0).view(6, 2) % 5
+    with ProcessGrid(comm) as grid:
+        several = torch.nn.functional.one_hot(labels, 2)[:, 1:].float()
+        for found in (
+            evaluate_single_label(grid, logits, labels, split),
+            evaluate_multi_label(grid, logits[:, 1:], several, split),
+        ):
+            assert {"test_auc", "test_average_precision", "valid_loss"} <= set(found.values)
+            assert not {"valid_auc", "valid_average_precision"} & set(found.values)
 
 
 @pytest.mark.parametrize("rule", ["valid", "top"])

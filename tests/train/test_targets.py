@@ -149,15 +149,17 @@ def test_another_file_is_noticed(comm: MPI.Intracomm, comm_tmp_path: Path, epoch
     assert train(comm, config).status == 0
 
 
-def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["npy", "csv"])
+def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path, kind: str) -> None:
     graph = make_graph(weighted=True)
     store = write_store(comm, comm_tmp_path, graph, method="empty second")
-    file = write_targets(comm, comm_tmp_path / "t.npy", planted(graph))
+    file = write_targets(comm, comm_tmp_path / f"t.{kind}", planted(graph))
     words = (f"graph.targets={file}", "train.epochs=3", "train.dtype=float64", "model.name=gat")
     mine = train(comm, make_config(store, comm_tmp_path / "run", *words))
     alone = comm_tmp_path / f"alone{comm.rank}"
     one = train(MPI.COMM_SELF, make_config(store, alone, *words))
-    for name in ("train_loss", "valid_loss", "test_r2", "test_mae_target1"):
+    last = "test_mae_target1" if kind == "npy" else "test_mae_price"
+    for name in ("train_loss", "valid_loss", "test_r2", last):
         np.testing.assert_allclose(mine.column(name), one.column(name), rtol=1e-9)
 
 
@@ -165,6 +167,7 @@ BAD = {
     "rows": (np.zeros((5, 2)), (), "has 5 rows, not one for each of the ids 0 to 60"),
     "text": (np.array(["a"] * 61), (), "of <U1; give numbers"),
     "infinite": (np.full(61, np.inf), (), "has infinite values"),
+    "large": (1e300 * np.arange(61), (), "values of 'target' are too large; give them in other"),
     "unknown": (np.full((61, 2), np.nan), (), "has no value of 'target0' in the train"),
 }
 
@@ -185,7 +188,9 @@ TABLES = {
     "node,x\n1,two\n": "'two' is not a number",
     "node,x\nlibc,2\n": "must hold integers: original ids",
     "node,x\n61,2\n": "4.h5 has no node '61'",
-    "node,x\n1,2,3\n": "row 2 has 3 fields, not 2",
+    "node,x\n1,2,3\n": "line 2 has 3 fields, not 2",
+    "\nnode,x\n\n1,2\n\n3\n": "line 6 has 1 fields, not 2",
+    'node,"x\ny"\n1,2\n\n3,z\n': "line 5: 'z' is not a number",
     "node\n1\n": "needs a header",
     "0,1.5\n1,2\n": "needs a header",
     "0,-1.5e-3\n1,2\n": "needs a header",

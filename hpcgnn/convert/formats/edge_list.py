@@ -52,15 +52,18 @@ _TRIPLES = {3: ("src", "relation", "dst")}
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read an edge list without relations; raises `InputError`."""
     table = _open(path, options, USUAL)
-    if any("relation" in file.columns for file in table.files):
-        raise InputError("--columns: an edge list has no relation; use --format typed-edge-list")
+    with options.ranks.agree():
+        if any("relation" in file.columns for file in table.files):
+            raise InputError(
+                "--columns: an edge list has no relation; use --format typed-edge-list"
+            )
     return _read_plain(path, table, options)
 
 
 def read_typed(path: Path, options: ConvertOptions) -> GraphSource:
     """Read a typed edge list in two passes, the first to find relations; raises `InputError`."""
     table = _open(path, options, USUAL_TYPED)
-    _check_typed(table)
+    _check_typed(table, options.ranks)
     return _read_plain(path, table, options)
 
 
@@ -80,17 +83,12 @@ def triple_files(folder: Path) -> dict[str, Path]:
 
 def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
     """Read a folder with triples in three files; raises `InputError`."""
-    files = options.ranks.from_first(lambda: triple_files(path))
-    if not files:
-        raise InputError(
-            f"{path}: needs three files whose names end with train, valid and test, each followed "
-            f"by one of {', '.join(_TRIPLE_ENDINGS)}; name others with --format typed-edge-list"
-        )
+    files = options.ranks.from_first(lambda: _three_files(path))
     columns = options.take("columns")
     table = options.ranks.from_first(
         lambda: open_edges(("", "", ""), tuple(files.values()), columns, _TRIPLES)
     )
-    _check_typed(table)
+    _check_typed(table, options.ranks)
     parts = zip(table.files, files, strict=True)
     roles = tuple(replace(file, part=SPLIT_NAMES[part]) for file, part in parts)
     source = _read_plain(path, replace(table, files=roles), options)
@@ -98,6 +96,16 @@ def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
         lambda: sorted(file.name for file in path.iterdir() if file not in files.values())
     )
     return replace(source, ignored=(*source.ignored, *ignored))
+
+
+def _three_files(folder: Path) -> dict[str, Path]:
+    if not (files := triple_files(folder)):
+        raise InputError(
+            f"{folder}: needs three files whose names end with train, valid and test, each "
+            f"followed by one of {', '.join(_TRIPLE_ENDINGS)}; name others with --format "
+            "typed-edge-list"
+        )
+    return files
 
 
 def first_line_says(path: Path) -> tuple[str, str]:
@@ -123,12 +131,13 @@ def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ..
     return options.ranks.from_first(lambda: open_edges(("", "", ""), paths, columns, usual, names))
 
 
-def _check_typed(table: EdgeTable) -> None:
-    if any("relation" not in file.columns for file in table.files):
-        raise InputError(
-            "--columns: a typed edge list needs a column called relation; name it, or give "
-            "--format edge-list"
-        )
+def _check_typed(table: EdgeTable, ranks: RankGroup) -> None:
+    with ranks.agree():
+        if any("relation" not in file.columns for file in table.files):
+            raise InputError(
+                "--columns: a typed edge list needs a column called relation; name it, or give "
+                "--format edge-list"
+            )
 
 
 def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphSource:
@@ -199,14 +208,17 @@ def _with_split_files(
     for text in options.take("split_files"):
         name, _, files = text.rpartition("=")
         paths = files.split(",")
-        if len(paths) != len(SPLIT_NAMES):
-            raise InputError(f"--split-file {text}: give [NAME=]train.txt,valid.txt,test.txt")
-        if name in splits:
-            raise InputError(
-                f"--split-file {text}: there is already a split {name!r}; give it another name"
-            )
-        if num_nodes is None:
-            raise InputError("--split-file: give the number of nodes, with --num-nodes or --nodes")
+        with options.ranks.agree():
+            if len(paths) != len(SPLIT_NAMES):
+                raise InputError(f"--split-file {text}: give [NAME=]train.txt,valid.txt,test.txt")
+            if name in splits:
+                raise InputError(
+                    f"--split-file {text}: there is already a split {name!r}; give it another name"
+                )
+            if num_nodes is None:
+                raise InputError(
+                    "--split-file: give the number of nodes, with --num-nodes or --nodes"
+                )
         ids = {
             part: _ids_of(Path(path), Ids(0, index, part), num_nodes, options.ranks)
             for part, path in zip(SPLIT_NAMES, paths, strict=True)

@@ -219,7 +219,8 @@ def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
     source = form.read(path, options)
     if name not in _TABLES and (options.nodes or options.split_files):
         source = _module().with_nodes(source, options)
-    return with_fields(source, options)
+    with options.ranks.agree():
+        return with_fields(source, options)
 
 
 def _names() -> str:

@@ -284,9 +284,10 @@ def _find_words(edges: EdgeTable, role: str, path: Path, ranks: RankGroup) -> li
         column = edges.files[number].columns[role]
         local_names.update(table.texts(column).unique().to_pylist())
     all_names = set[bytes]().union(*ranks.gather(local_names))
-    if not all_names:
-        raise InputError(f"{path}: the graph has no edges; check the input")
-    return decoded(sorted(all_names), f"{path}: the {role} column")
+    with ranks.agree():
+        if not all_names:
+            raise InputError(f"{path}: the graph has no edges; check the input")
+        return decoded(sorted(all_names), f"{path}: the {role} column")
 
 
 _MOST_CLASSES = 1 << 20
@@ -303,13 +304,14 @@ def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
     words = [word for word in all_words if word not in NO_CLASS]
     if words == ["1"] and "-1" in all_words and ranks.rank == 0:
         report(f"{path}: --edge-labels: edges with -1 {SIGNS}")
-    if not words:
-        raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")
-    if all(word.isdecimal() and len(word) < 20 and str(int(word)) == word for word in words):
-        highest = max(map(int, words))
-        if highest >= _MOST_CLASSES:
-            raise InputError(f"{path}: --edge-labels: class {highest}; number classes from 0")
-        words = [str(number) for number in range(highest + 1)]
+    with ranks.agree():
+        if not words:
+            raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")
+        if all(word.isdecimal() and len(word) < 20 and str(int(word)) == word for word in words):
+            highest = max(map(int, words))
+            if highest >= _MOST_CLASSES:
+                raise InputError(f"{path}: --edge-labels: class {highest}; number classes from 0")
+            words = [str(number) for number in range(highest + 1)]
     return replace(edges, labels=tuple(words))
 
 

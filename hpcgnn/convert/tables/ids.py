@@ -145,8 +145,9 @@ def find_index(
     is_text = options.take("names") or any(
         file.has_names(column) for file, column in [*tables, *ends]
     )
-    if is_text and without_ids and not tables:
-        raise InputError(without_ids)
+    with options.ranks.agree():
+        if is_text and without_ids and not tables:
+            raise InputError(without_ids)
     if not (is_text or relabel or tables):
         return None
     groups: dict[Path, tuple[TableFile, list[int]]] = {}

@@ -236,8 +236,9 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
     tables, ranks = rows.tables, rows.files.ranks
     table = next(node_table for node_table in tables if node_table.label >= 0)
     path, column = table.file.path, table.label
-    if not all(node_table.label >= 0 for node_table in tables):
-        raise InputError(f"{path}: has labels, and other node tables do not; give them to all")
+    with ranks.agree():
+        if not all(node_table.label >= 0 for node_table in tables):
+            raise InputError(f"{path}: has labels, and other node tables do not; give them to all")
     where = f"{path}: {table.file.describe(column)}"
     if separator is None and all(
         node_table.file.numeric[node_table.label] for node_table in tables
@@ -304,12 +305,13 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
     """Return the features of the rows, brought into node order in a scratch file if necessary."""
     tables, files = rows.tables, rows.files
     widths = files.ranks.from_first(lambda: [table.file.width(table.features) for table in tables])
-    for table, width in zip(tables, widths, strict=True):
-        if width != widths[0]:
-            raise InputError(
-                f"{table.file.path}: has {width} columns of features and {tables[0].file.path} "
-                f"has {widths[0]}; give all nodes equally many"
-            )
+    with files.ranks.agree():
+        for table, width in zip(tables, widths, strict=True):
+            if width != widths[0]:
+                raise InputError(
+                    f"{table.file.path}: has {width} columns of features and "
+                    f"{tables[0].file.path} has {widths[0]}; give all nodes equally many"
+                )
     none = np.zeros((0, widths[0]), options.dtype or np.float32)
     where = str(tables[0].file.path)
 

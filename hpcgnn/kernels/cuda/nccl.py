@@ -10,19 +10,11 @@ Messages = Sequence[tuple[int, DeviceArray]]
 """Pairs of a peer rank and the C-contiguous array to send to it or receive from it."""
 
 
-def new_nccl_id() -> tuple[int, ...]:
-    """Return a unique id; one rank makes it, and all ranks of a communicator need it.
-
-    Raises `GpuUnavailableError` if this CuPy has no NCCL.
-    """
-    return tuple(_nccl().get_unique_id())
-
-
 class NcclRanks:
-    """An NCCL communicator of ranks with one GPU each; all pass the same `new_nccl_id`."""
+    """An NCCL communicator of ranks with one GPU each; all pass the same unique id."""
 
     def __init__(self, size: int, rank: int, unique_id: tuple[int, ...]) -> None:
-        self._nccl = _nccl()
+        self._nccl = load_nccl()
         self._ranks: Any = self._nccl.NcclCommunicator(size, unique_id, rank)
 
     def start(self, sent: Messages, received: Messages, stream: Any) -> None:
@@ -57,7 +49,8 @@ class NcclRanks:
         return nccl.NCCL_FLOAT64 if array.dtype.name == "float64" else nccl.NCCL_FLOAT32
 
 
-def _nccl() -> Any:
+def load_nccl() -> Any:
+    """Return CuPy's module of NCCL; raise `GpuUnavailableError` if it has none."""
     try:
         module = importlib.import_module("cupy.cuda.nccl")
     except ImportError as error:

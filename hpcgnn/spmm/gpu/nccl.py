@@ -19,7 +19,7 @@ from hpcgnn.comm import (
 )
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.device import DeviceArray, card_id, load_cupy
-from hpcgnn.kernels.cuda.nccl import NcclRanks, new_nccl_id
+from hpcgnn.kernels.cuda.nccl import NcclRanks, load_nccl
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.trace import TraceRecorder
 
@@ -31,7 +31,10 @@ class NcclTransport:
 
     @collective
     def __init__(self, grid: ProcessGrid) -> None:
-        cards = grid.world.allgather(card_id())
+        with agree(grid.world):
+            load_nccl()
+            card = card_id()
+        cards = grid.world.allgather(card)
         with agree(grid.world):
             if len(set(cards)) < len(cards):
                 raise InputError(
@@ -108,5 +111,5 @@ def _connect(grid: ProcessGrid, comm: Communicator) -> NcclRanks:
     unique_id = None
     with agree(grid.world):
         if comm.rank == 0:
-            unique_id = new_nccl_id()
+            unique_id = tuple(load_nccl().get_unique_id())
     return NcclRanks(comm.size, comm.rank, bcast(comm, unique_id))

@@ -1,7 +1,6 @@
 """Read the pairs of nodes that a user asks about from a table of ids or names."""
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hpcgnn.config.options import known
 from hpcgnn.errors import InputError, named
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import GraphStore, read_csv
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 _COLUMNS = ("source", "target", "relation")
@@ -45,20 +44,11 @@ def read_pairs(
 
     Raises `InputError` if the table cannot be read, or names an unknown node or relation.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--pairs {path}: {reason}; give a table source,target") from None
-    rows = [row for row in rows if row]
+    header, rows = read_csv(path, f"--pairs {path}", "give a table source,target")
     columns = [name for name in _COLUMNS if name in header]
     if len(columns) < 2 or columns[:2] != list(_COLUMNS[:2]) or not rows:
         raise InputError(f"--pairs {path}: needs a header source,target, and pairs below it")
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise InputError(f"--pairs {path}, row {number}: {len(row)} fields, not {len(header)}")
-    texts = {name: [row[header.index(name)] for row in rows] for name in columns}
+    texts = {name: [row[header.index(name)] for row in rows.values()] for name in columns}
     ends = [_ids(path, store, texts[name]) for name in _COLUMNS[:2]]
     relation_names = texts.get("relation") or [relation_of(relations, relation)] * len(rows)
     for name in dict.fromkeys(relation_names):
@@ -72,7 +62,7 @@ def read_pairs(
 
 
 def _features(
-    path: Path, rows: Sequence[Sequence[str]], columns: Sequence[int], width: int
+    path: Path, rows: Mapping[int, Sequence[str]], columns: Sequence[int], width: int
 ) -> FloatArray:
     if len(columns) != width:
         raise InputError(
@@ -80,14 +70,13 @@ def _features(
             f"{width} features; give these, in the order of convert --edge-features, or none"
         )
     features = np.empty((len(rows), width))
-    for number, row in enumerate(rows):
+    for values, (line, row) in zip(features, rows.items(), strict=True):
         try:
-            features[number] = [float(row[column]) for column in columns]
+            values[:] = [float(row[column]) for column in columns]
         except ValueError as error:
-            raise InputError(f"--pairs {path}, row {number + 2}: {error}; give numbers") from None
-    if not np.isfinite(features).all():
-        number = int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
-        raise InputError(f"--pairs {path}, row {number + 2}: not finite; give numbers")
+            raise InputError(f"--pairs {path}, line {line}: {error}; give numbers") from None
+        if not np.isfinite(values).all():
+            raise InputError(f"--pairs {path}, line {line}: not finite; give numbers")
     return features
 
 

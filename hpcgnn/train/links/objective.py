@@ -244,9 +244,15 @@ def _fault(config: Config, counts: dict[str, int]) -> InputError | None:
         return InputError(
             f"{config.graph.store}: no edge to train on among links.relations; raise links.train"
         )
-    links, size = config.links, counts["train"]
-    if links.sampled and config.sampling.sampler == "neighbour":
-        size = min(size, config.sampling.budget)
+    links, sampling, size = config.links, config.sampling, counts["train"]
+    if links.sampled and sampling.sampler == "neighbour":
+        size = min(size, sampling.budget)
+    whole, rest = divmod(counts["train"], size)
+    if links.negatives == "batch" and rest == 1 and not 0 < sampling.steps <= whole:
+        return InputError(
+            f"sampling.budget = {size}: of {counts['train']} edges the last batch has one, without "
+            "another's target; change it, or take other links.negatives"
+        )
     if links.negatives == "batch" and links.num_negatives >= size:
         return InputError(
             f"links.num_negatives = {links.num_negatives}: a batch has {size} edges, so that there "

@@ -211,7 +211,7 @@ def check_state(path: Path, state: Mapping[str, Any]) -> None:
         for result in state["finished_seeds"]:
             _check_entries("finished_seeds.", result, _RESULT_TYPES)
         for name, value in state["kept"]["metrics"].items():
-            _check_entries("kept.metrics.", {name: value}, {name: (*_NUMBER, dict, NoneType)})
+            _check_entries("kept.metrics.", {name: value}, {name: _NUMBER})
 
 
 def _check_entries(

@@ -2,9 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from hpcgnn.config import joined
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.config.options import choice
+from hpcgnn.console import is_error
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of, num_edge_features
@@ -291,7 +292,10 @@ def _newest(
     config = load_config(run / "config.toml", trusted=trusted)
     newest = {seed: path for seed, _, path in checkpoint_paths(run / "checkpoints")}
     if seed is None and newest:
-        seed = best_seed({number: _valid(path) for number, path in newest.items()})
+        kept = {number: _kept_metrics(path) for number, path in newest.items()}
+        metric = config.train.metric or _usual_metric(config, kept.values())
+        values = {number: metrics.get(f"valid_{metric}") for number, metrics in kept.items()}
+        seed = best_seed(values, metric)
     if seed is None or seed not in newest:
         available = f"it has seeds {sorted(newest)}" if newest else "train first"
         missing = "no checkpoint" if seed is None else f"no checkpoint of seed {seed}"
@@ -305,18 +309,28 @@ def _newest(
     return config, checkpoint
 
 
-def best_seed(valid: dict[int, float | None]) -> int:
-    """Return the seed with the best validation value, the lowest on ties; None is the worst."""
-    scores = {seed: -math.inf if value is None else value for seed, value in valid.items()}
+def best_seed(valid: Mapping[int, float | None], metric: str) -> int:
+    """Return the seed with the best validation value of a metric, the lowest on ties.
+
+    None is the worst value.
+    """
+    sign = -1 if is_error(metric) else 1
+    scores = {seed: -math.inf if value is None else sign * value for seed, value in valid.items()}
     return max(sorted(scores), key=scores.__getitem__)
 
 
-def _valid(checkpoint: Path) -> float | None:
-    state: dict[str, Any] = read_state(checkpoint)
+def _kept_metrics(checkpoint: Path) -> dict[str, float]:
+    state = read_state(checkpoint)
     check_state(checkpoint, state)
-    metrics = state["kept"]["metrics"]
-    names = (f"valid_{metric}" for metric in ("mrr", "r2", "micro_f1", "accuracy"))
-    return next((metrics[name] for name in names if name in metrics), state["kept"]["value"])
+    return state["kept"]["metrics"]
+
+
+def _usual_metric(config: Config, kept: Collection[Mapping[str, float]]) -> str:
+    """Return the metric of the run's first task, which is in the metrics of any kept model."""
+    first = "" if len(config.train.tasks) == 1 else f"{config.train.tasks[0]}_"
+    names = [f"{first}{metric}" for metric in ("mrr", "r2", "micro_f1", "accuracy")]
+    known = set().union(*kept)
+    return next((name for name in names if f"valid_{name}" in known), "")
 
 
 @collective

@@ -74,14 +74,14 @@ def test_what_does_not_work_is_one_line(
 ) -> None:
     monkeypatch.setattr(transports, "takes_device_memory", lambda _: False)
     monkeypatch.setattr(nccl_transport, "card_id", lambda: "the same")
-    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", FakeNccl(comm))
     with emulated_gpu(), ProcessGrid(comm, 1) as grid:
         assert type(make_transport("auto", grid)) is StagedTransport
         with pytest.raises(CollectiveInputError, match="does not take device memory"):
             make_transport("mpi", grid)
-        words = "two ranks share a GPU" if comm.size > 1 else "has no NCCL"
-        with pytest.raises(CollectiveInputError, match=words):
-            make_transport("nccl", grid)
+        if comm.size > 1:
+            with pytest.raises(CollectiveInputError, match="two ranks share a GPU"):
+                make_transport("nccl", grid)
 
 
 @pytest.mark.parametrize(
@@ -96,3 +96,13 @@ def test_the_standards_key_counts_first(kinds: str, expected: bool) -> None:
 def test_the_library_at_hand_answers(comm: MPI.Intracomm) -> None:
     """Its answer is the same on all ranks, whatever it is."""
     assert len(set(comm.allgather(takes_device_memory(comm)))) == 1
+
+
+def test_a_rank_without_nccl_is_told_by_all(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = comm.rank == comm.size - 1
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None if lacking else FakeNccl(comm))
+    refused = pytest.raises(CollectiveInputError, match="has no NCCL")
+    with emulated_gpu(), ProcessGrid(comm, 1) as grid, refused:
+        make_transport("nccl", grid)

@@ -305,6 +305,7 @@ def test_asked_pairs_are_the_rows_of_all_edges(
         ([(99, 0, "first"), (0, -5, "first")], "edges has no node 99; give ids"),
         ([(0, "x", "first")], "have no names; give original ids"),
         ([(0, 1, "third")], "unknown relation of .*'third'"),
+        ([(0, 1, "first"), (), (0, 1)], "line 4 has 2 fields, not 3"),
     ],
 )
 def test_faults_of_asked_pairs_are_one_line(

@@ -225,6 +225,29 @@ def test_faults_are_one_line(
         train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *words))
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), None),
+        (("sampling.budget=10",), "sampling.budget = 10: of 31 edges the last batch has one"),
+        (("sampling.budget=10", "sampling.steps=4"), "the last batch has one"),
+        (("sampling.budget=10", "sampling.steps=3"), None),
+        (("sampling.budget=10", "links.negatives=uniform"), None),
+        (("sampling.budget=10", "links.sampled=false"), None),
+        (("sampling.budget=2",), "the last batch has one"),
+        (("sampling.budget=3",), "the last batch has one"),
+        (("sampling.budget=4",), None),
+        (("sampling.budget=1",), "a batch has 1 edges, so that there are 0 other targets"),
+    ],
+)
+def test_every_edge_of_a_batch_has_another(words: tuple[str, ...], message: str | None) -> None:
+    sampled = ("links.sampled=true", "sampling.sampler=neighbour", "sampling.fan_outs=[2, 2]")
+    batch = ("links.negatives=batch", "links.num_negatives=1", *words)
+    config = make_config(Path("g.h5"), Path("run"), *WORDS, *sampled, *batch)
+    fault = objective._fault(config, {"train": 31, "valid": 5})
+    assert (message or "None") in str(fault)
+
+
 def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     graph = make_graph(num_nodes=120)
     path = comm_tmp_path / "g.h5"

@@ -181,6 +181,14 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
         forge_state(lambda state: state["kept"]["metrics"].update(valid_accuracy="1")),
         r"kept.metrics.valid_accuracy is a str\)",
     ),
+    "a table for a threshold": (
+        forge_state(lambda state: state["kept"]["metrics"].update(valid_threshold={})),
+        r"kept.metrics.valid_threshold is a dict\)",
+    ),
+    "no number of labels": (
+        forge_state(lambda state: state["kept"]["metrics"].update(valid_top=None)),
+        r"kept.metrics.valid_top is a NoneType\)",
+    ),
     "results of text": (
         forge_state(lambda state: state.update(finished_seeds=["1"])),
         r"finished_seeds is a str, not an object",
