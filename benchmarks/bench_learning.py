@@ -92,7 +92,7 @@ class Measured:
         self.run.begin_epoch()
         for step in self.run.task.steps(self.run.seed, self.run.epoch):
             self.run.step(step)
-        row, _ = self.run.end_epoch(stop=False)
+        row, *_ = self.run.end_epoch(stop=False)
         spent = time.process_time() - began - self.judging_s
         self.cpu_s += sum_over_ranks(self.grid.world, [spent])[0]
         self.wall_s += row["epoch_s"]

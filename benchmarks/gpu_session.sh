@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# The checks and tables of the GPU path in one loan of a card, meant for six minutes on 16 cores:
+# The checks and tables of the GPU path in one session on a GPU, planned for six minutes on 16 cores:
 #   bash benchmarks/gpu_session.sh RESULTS_FOLDER
 # Installs nothing: cupy, a torch with CUDA, mpi4py, pytest and the built hpcgnn must be there
-# (torch-geometric is a peer where it is installed). Checks run together, what is timed runs alone.
-# Each part has a time limit; a part that fails or runs out of time is named at the end, and what it
-# has written stays.
+# (torch-geometric is a peer if it is installed). Checks run together, timings run alone. Each part
+# has a time limit; a part that fails or exceeds it is named at the end, and its output stays.
 set -u
 
 out=${1:?usage: bash benchmarks/gpu_session.sh RESULTS_FOLDER}
@@ -52,12 +51,12 @@ require | tee "$out/device.txt"
 [ "${PIPESTATUS[0]}" -eq 0 ] || exit 2
 
 tests=("$python" -m pytest -q -p no:cacheprovider)
-# Each kernel once, so that no check compiles what another one does.
+# Compile each kernel once, so that no check compiles it again.
 part kernels 90 kernels.txt "${tests[@]}" tests/kernels/cuda -k card
 check one_rank "${tests[@]}" tests/train/full/test_device.py tests/train/programs/test_device.py \
     tests/train/sampled/test_device.py tests/nn/test_device_propagators.py \
     tests/autograd/test_device.py
-# Ranks share the card: every exchange, schedule and model.
+# Ranks share the GPU: every exchange, schedule and model.
 check two_ranks mpiexec --oversubscribe -n 2 "${tests[@]}" tests/spmm/gpu/test_device.py \
     tests/attention/test_device.py tests/train/full/test_device.py
 check four_ranks mpiexec --oversubscribe -n 4 "${tests[@]}" tests/train/full/test_device.py
@@ -78,7 +77,7 @@ bench training --tables training --graphs debian
 part calibration 60 calibration.txt "$python" -m benchmarks.calibrate_group_size \
     --output "$out/rule.json" --repeat 5
 
-# The same two ranks with their kernels side by side, where the multi-process service can be started.
+# The same two ranks with concurrent kernels, if the multi-process service can be started.
 export CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps_log
 mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
 if nvidia-cuda-mps-control -d >"$out/mps.txt" 2>&1; then

@@ -8,12 +8,12 @@
 #   hosts.sh link DIRECTORY HOST STATE    down: cut the link of a host; up: heal it
 #   hosts.sh run DIRECTORY HOST COMMAND...
 #   hosts.sh mpiexec DIRECTORY SLOTS LAUNCHER ARGUMENTS...
-#                                         mpiexec of Open MPI or MPICH on the head, SLOTS ranks a
-#                                         host, or as many as HOST:RANKS,HOST:RANKS says
-#   hosts.sh down DIRECTORY               end the hosts and all that runs there
+#                                         mpiexec of Open MPI or MPICH on the head, with SLOTS ranks
+#                                         per host, or those of HOST:RANKS,HOST:RANKS
+#   hosts.sh down DIRECTORY               end the hosts and all of their processes
 #
 # A host is a set of namespaces held by one process, whose number is in DIRECTORY/HOST.pid: when it
-# ends, the kernel ends all that runs there and removes the links. Nothing has a route out of the
+# ends, the kernel ends all other processes there and removes the links. There is no route out of the
 # emulated network, and the machine's own network is not touched.
 set -euo pipefail
 
@@ -85,7 +85,7 @@ holder() {
 run() {
     local host=$1
     shift
-    # Daemons name their files by process numbers, which hosts have in common.
+    # Daemons name their files by process numbers, which may be equal on several hosts.
     mkdir -p "$state/$host.tmp"
     exec nsenter --target "$(holder "$host")" --net --uts --mount --pid --wd="$PWD" \
         env TMPDIR="$state/$host.tmp" "$@"
@@ -98,7 +98,7 @@ network_of() {
 connect() {
     local number=1 host
     network_of head ip link set lo up
-    # An address of its own: that of a port goes when its host is killed, and others look for it then.
+    # A separate address: that of a port disappears with its host, while others still look for it.
     network_of head ip link add bridge address 02:00:00:00:00:fe type bridge
     network_of head ip addr add "$SUBNET.$HEAD/24" dev bridge
     network_of head ip link set bridge up
@@ -136,7 +136,7 @@ down() {
     for file in "$state"/*.pid; do
         [[ -s $file ]] || continue
         pid=$(<"$file")
-        # A number may have been given to another process since.
+        # The number may have been reused for another process.
         if holds_host "$pid"; then kill -KILL "$pid"; fi
         wait_for 10 ended "$pid" || fail "process $pid of $state does not end"
         rm -rf "$file" "${file%.pid}.ready" "${file%.pid}.tmp"
@@ -197,10 +197,10 @@ mpiexec() {
     [[ $slots == *:* ]] || hosts=$(sed "s/\$/:$slots/" "$state/names" | paste -sd ,)
     if [[ $version == *HYDRA* ]]; then
         agent+=(-hosts "$hosts" -bind-to none -genv MPIR_CVAR_ENABLE_HEAVY_YIELD 1)
-        # By the network alone: all hosts are of one kernel, whose memory UCX would share.
+        # Only by the network: all hosts have the same kernel, whose memory UCX would share.
         agent+=(-genv FI_PROVIDER tcp -genv UCX_TLS "tcp,self")
     else
-        # Every host believes that the machine's first cores are its own: bind no rank to them.
+        # Every host takes the machine's first cores for its own, so no rank must be bound to them.
         agent+=(--host "$hosts" --bind-to none --map-by slot --mca pml ob1 --mca osc ^ucx)
         agent+=(--mca btl "self,sm,tcp" --mca btl_tcp_if_include "$SUBNET.0/24")
         agent+=(--mca mpi_yield_when_idle 1)

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the templates of batch systems share. Source it where the job was submitted; it sets the
-# environment up.
+# Functions of the templates for batch systems. Source it in the folder where the job was submitted;
+# it sets up the environment.
 
 [[ -f jobs/env.sh ]] || {
     echo "hpcgnn: error: submit from the folder that has jobs: $PWD has no jobs/env.sh" >&2
@@ -13,9 +13,9 @@ STOPPED_WITH_CHECKPOINT=75
 MACHINE_FAULT=76
 MOST_RESTARTS_AFTER_FAULTS=10
 
-# use_archive: where HPCGNN_ARCHIVE names a tar file of an environment, unpack it on every host of a
-# Slurm job (below HPCGNN_LOCAL, default /tmp) and use it there, so that the shared file system hands
-# out one file instead of thousands to every rank.
+# use_archive: if HPCGNN_ARCHIVE names a tar file of an environment, unpack it on every host of a
+# Slurm job (below HPCGNN_LOCAL, default /tmp) and use it there, so that the shared file system serves
+# one file instead of thousands for every rank.
 use_archive() {
     [[ -n ${HPCGNN_ARCHIVE:-} ]] || return 0
     HPCGNN_VENV=${HPCGNN_LOCAL:-/tmp}/hpcgnn-$SLURM_JOB_ID
@@ -30,8 +30,8 @@ on_every_host() {
     srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 "$@"
 }
 
-# The ranks end their epoch and write a checkpoint when USR1 or TERM reaches this shell: the launcher
-# passes the signal on.
+# When USR1 or TERM reaches this shell, the ranks end their epoch and write a checkpoint: the launcher
+# passes the signal on to them.
 RANKS_PID=
 SIGNALLED=false
 SIGNALS=
@@ -40,21 +40,21 @@ pass_on() {
     [[ -z $RANKS_PID ]] || kill -USR1 "$RANKS_PID" 2>/dev/null || true
 }
 
-# start_ranks RANKS COMMAND...: in place of this shell, start ranks; where HPCGNN_SUPERVISE is set, by
-# `hpcgnn supervise`, which starts them again without a host that was lost. HPCGNN_ON_HOSTS are the words
-# that tell the launcher its hosts, for others than srun and Open MPI.
+# start_ranks RANKS COMMAND...: replace this shell by the launcher of ranks. If HPCGNN_SUPERVISE is set,
+# `hpcgnn supervise` runs it, and starts ranks again without a lost host. HPCGNN_ON_HOSTS are the words
+# that tell the launcher its hosts, for launchers other than srun and Open MPI's.
 start_ranks() {
     local ranks=$1 words="--host {slots} -n {ranks}"
     [[ -n ${HPCGNN_SUPERVISE:-} ]] || mpi_exec "$@"
     shift
     mpi_settings "$ranks"
-    # The step before keeps its cores until Slurm has given up the host that was lost.
+    # The previous step keeps its cores until Slurm has given up the lost host.
     [[ ${MPI_LAUNCHER[0]##*/} != srun ]] || words="--overlap -w {hosts} -N {nodes} -n {ranks}"
     read -ra words <<<"${HPCGNN_ON_HOSTS:-$words}"
     exec python -m hpcgnn.supervise --ranks "$ranks" -- "${MPI_LAUNCHER[@]}" "${words[@]}" "$@"
 }
 
-# partition_on RANKS: cut as ARGS says, where a batch system has no arguments of scripts.
+# partition_on RANKS: partition with the arguments in ARGS, for batch systems whose scripts have none.
 partition_on() {
     local words
     : "${ARGS:?give the arguments of hpcgnn partition: ARGS="STORE.h5 --parts K -o OUT.h5"}"
@@ -67,7 +67,7 @@ partition_on() {
     fi
 }
 
-# args_of_seed NUMBER SUBMIT: turn the ARGS of an array of seeds into those of the job of one.
+# args_of_seed NUMBER SUBMIT: turn the ARGS of an array of seeds into those of the job of one seed.
 args_of_seed() {
     local words
     read -ra words <<<"${ARGS:-}"
@@ -78,7 +78,7 @@ args_of_seed() {
     export ARGS="${words[*]:1} train.seeds=[$1] run.dir=${words[0]}/seed-$1"
 }
 
-# train_ranks RANKS [CONFIG.toml] [section.key=value ...]: train; STATUS is how it ended.
+# train_ranks RANKS [CONFIG.toml] [section.key=value ...]: train; set STATUS to the exit status.
 train_ranks() {
     local ranks=$1
     shift
@@ -89,14 +89,14 @@ train_ranks() {
     RANKS_PID=$!
     STATUS=0
     wait "$RANKS_PID" || STATUS=$?
-    # A signal ends `wait` early, with a status of its own, while the ranks go on.
+    # A signal ends `wait` early, with its own status, while the ranks continue.
     while $SIGNALLED; do
         SIGNALLED=false STATUS=0
         wait "$RANKS_PID" || STATUS=$?
     done
 }
 
-# exit_unless_unfinished RESTARTS: exit, or set WHAT where training asks for another start.
+# exit_unless_unfinished RESTARTS: exit, or set WHAT if training asks for another start.
 exit_unless_unfinished() {
     case $STATUS in
     "$STOPPED_WITH_CHECKPOINT") WHAT="stopped with a checkpoint" ;;
@@ -109,7 +109,7 @@ exit_unless_unfinished() {
     fi
 }
 
-# The commit of a checkout, else the version that is installed.
+# The commit of a checkout, or the installed version.
 which_hpcgnn() {
     git rev-parse --short HEAD 2>/dev/null || python -m hpcgnn --version
 }

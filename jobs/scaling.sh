@@ -5,20 +5,20 @@
 #   bash jobs/scaling.sh weak DIR SCALE RANKS CONFIG.toml [section.key=value ...]
 #
 # RANKS is a list such as 1,2,4,8. strong cuts STORE into as many parts as there are ranks; weak makes
-# R-MAT graphs of 2**SCALE nodes a rank, so that ranks are powers of two. EXCHANGES=joint,aware in the
-# environment compares exchanges. Stores are DIR/stores/*.h5, runs DIR/EXCHANGE-PN, and at the end
-# `hpcgnn analyse scaling` puts plan and run of every point side by side.
+# R-MAT graphs of 2**SCALE nodes per rank, so ranks must be powers of two. EXCHANGES=joint,aware in
+# the environment compares exchanges. Stores are DIR/stores/*.h5, runs DIR/EXCHANGE-PN, and at the end
+# `hpcgnn analyse scaling` shows plan and run of every point side by side.
 #
-# Where sbatch is on PATH every point is a job that begins when the one before has ended, so that no
-# two disturb each other, and the table is the last one's output; SBATCH_* of Slurm (account,
-# partition, time) apply. Elsewhere, or with SCALING=here, the points follow each other here.
+# If sbatch is on PATH, every point is a job that begins when the one before has ended, so that no two
+# disturb each other, and a last job prints the table; Slurm's variables SBATCH_* (account, partition,
+# time) apply. Otherwise, or with SCALING=here, the points run one after the other on this machine.
 set -euo pipefail
 usage() {
     sed -n '4,5s/^# *//p' "$0" >&2
     exit 2
 }
 if [[ ${1:-} == point || ${1:-} == table ]]; then
-    # Slurm runs a copy of this script, so its own place says nothing.
+    # Slurm runs a copy of this script, so its own path does not help.
     cd -- "${SLURM_SUBMIT_DIR:-$(dirname -- "$0")/..}"
 else
     cd -- "$(dirname -- "$0")/.."
@@ -47,7 +47,7 @@ point() {
     threads=${SLURM_CPUS_PER_TASK:-1}
     cores=$(nproc)
     [[ -n ${SLURM_JOB_ID:-} ]] || threads=$((cores > ranks ? cores / ranks : 1))
-    # Ranks of a host share the bandwidth of its memory, as far as it has cores for them.
+    # Ranks on a host, as many as it has cores for, share its memory bandwidth.
     local beside=$((cores / threads > ranks ? ranks : cores / threads))
     ((beside > 0)) || beside=1
     local words=("$config" graph.store="$store" exchange.method="$exchange" "$@" run.threads="$threads")
@@ -84,9 +84,9 @@ shift 5
 for ranks in "${counts[@]}"; do
     [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail "ranks '$ranks': give a list such as 1,2,4" || exit 2
     [[ $kind == strong ]] || (((ranks & (ranks - 1)) == 0)) ||
-        fail "weak scaling on $ranks ranks: R-MAT graphs double, give powers of two" || exit 2
+        fail "weak scaling on $ranks ranks: sizes of R-MAT graphs double; give powers of two" || exit 2
 done
-[[ $kind == strong || $graph =~ ^[0-9]+$ ]] || fail "scale '$graph': give log2 of the nodes a rank" || exit 2
+[[ $kind == strong || $graph =~ ^[0-9]+$ ]] || fail "scale '$graph': give log2 of the nodes per rank" || exit 2
 [[ $kind == weak || -f $graph ]] || fail "$graph: no such store" || exit 2
 [[ -f $config ]] || fail "$config: no such file" || exit 2
 mkdir -p "$directory"

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Check the recipes as far as this machine can, and say what was run and what was not:
+# Check the recipes as far as this machine can, and print which checks were run:
 #
 #   bash packaging/check.sh [spack] [easybuild] [conda] [apptainer] [modulefiles] [sbom]
 #                          [reframe] [reframe_hosts] [reframe_slurm]
 #
-# Fails where something that could be run failed. Tools are taken from PATH.
+# Fails if a check that was run failed. Tools are taken from PATH.
 # shellcheck disable=SC2329  # the functions of recipes are found by their names
 set -uo pipefail
 root=$(cd -- "$(dirname -- "$0")/.." && pwd)
@@ -125,7 +125,7 @@ sbom_() {
 reframed() {
     local system
     read -ra system <<<"$3"
-    # Four ranks start, as root or not, on however few cores.
+    # Allow four ranks as root and on fewer cores.
     # shellcheck source=jobs/env.sh
     . jobs/env.sh
     allow_root

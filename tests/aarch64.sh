@@ -1,7 +1,7 @@
 #!/bin/bash
 # The C++ tests on 64-bit Arm, cross-compiled and run by an emulator (Debian: g++-aarch64-linux-gnu,
-# qemu-user), and what the portable kernels were compiled to: vectors, and products fused with sums
-# only where the source says so, since rows must have the same bits however threads divide them.
+# qemu-user), and a check of the code of the portable kernels: vectors, and products fused with sums
+# only where the source says so, since rows must have the same bits for any number of threads.
 #
 #   bash tests/aarch64.sh [BUILD]      (default: build/aarch64; minutes)
 set -euo pipefail

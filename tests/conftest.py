@@ -48,18 +48,18 @@ ROOT = Path(__file__).resolve().parents[1]
 ABORT_STATUS = 70
 POLL_S = 0.0005
 DAILY = 4
-"""Ranks of the world that runs every day, behind a run on one rank."""
+"""Ranks of the world of the daily runs, which come after a run on one rank."""
 MOST_EPOCHS = 3
-"""Epochs of a rehearsal: one more than most tests ask for, of which nothing may stay."""
+"""Epochs of a rehearsal: one more than most tests ask for; no state may remain after it."""
 RANKS_IN = re.compile(r"\bcomm(_tmp_path)?\b|mark\.mpi\b|mpi_tmp_path")
-"""What a test file has in it where ranks matter to one of its tests."""
+"""Texts in a test file where ranks matter to one of its tests."""
 
 EXAMPLES = hypothesis.settings(
-    # The machine is shared.
+    # The machine is shared with others.
     deadline=None,
     database=None,
-    # `comm` is made once a session; nothing of it changes between examples. How long they take to
-    # be drawn tells of the machine.
+    # `comm` is made once in a session and does not change between examples. The time to draw these
+    # depends on the machine.
     suppress_health_check=[
         hypothesis.HealthCheck.function_scoped_fixture,
         hypothesis.HealthCheck.too_slow,
@@ -74,18 +74,18 @@ class Ranks:
         self._grace_s = grace_s
         self._order = CallOrder()
         self._order.install()
-        # Only now: the order of calls is watched in what is imported after that.
+        # Only here: the order of calls is watched only in modules imported later.
         pieces = importlib.import_module("hpcgnn.sparse.pieces")
-        # Graphs of tests would be one piece each; a user's are many.
+        # Graphs of tests would be one piece each, while a user's have many.
         pieces.PIECE = 500  # type: ignore[attr-defined]
         self._control = WORLD.Dup()
-        # Captured output goes elsewhere while a test runs; this copy still reaches the terminal.
+        # Captured output is redirected while a test runs; this copy still reaches the terminal.
         self._stderr: TextIO = os.fdopen(os.dup(2), "w")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         reporter = session.config.pluginmanager.getplugin("terminalreporter")
-        # Launchers give a rank a terminal of their own, which would show every redrawn line.
+        # Launchers give each rank its own terminal, which would show every redrawn line.
         reporter.isatty = lambda: False
         if WORLD.rank > 0:
             reporter._tw._file = Path(os.devnull).open("w")  # noqa: SIM115
@@ -107,7 +107,7 @@ class Ranks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         # A rank outside a sub-communicator skips in its setup while others run the call: each rank
-        # agrees once before the teardown, whichever of its reports is the last one there.
+        # agrees once before the teardown, on whichever of its reports is the last.
         if not (call.when == "setup" and report.passed):
             self._agree(item, report)
         return report
@@ -115,7 +115,7 @@ class Ranks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_timeout_set_timer(self, settings: object) -> bool:
         limit_s: float = getattr(settings, "timeout")  # noqa: B009
-        # Written in C, it fires even when a rank is stuck inside MPI without releasing the GIL.
+        # Written in C, it fires even if a rank is stuck inside MPI without releasing the GIL.
         faulthandler.dump_traceback_later(limit_s, exit=True, file=self._stderr)
         return True
 
@@ -150,9 +150,9 @@ class Ranks:
         self._order.start(size)
 
     def _gather(self, failed: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return every rank's `failed` and digests of calls; waits without using the processor."""
+        """Return every rank's `failed` and digests of calls; waits without using a core."""
         mine = self._order.digests(WORLD.size)
-        # No grid has no replicas.
+        # Without a grid there are no replicas.
         mine[0] = failed
         everywhere = np.empty((WORLD.size, len(mine)), mine.dtype)
         request = self._control.Iallgather(mine, everywhere)
@@ -163,7 +163,7 @@ class Ranks:
     def _end_job(self, reason: str) -> NoReturn:
         self._stderr.write(f"\n[rank {WORLD.rank}] {reason}\n")
         self._stderr.flush()
-        # The launcher kills at once: give it a moment to pass the text on.
+        # The launcher kills at once: give it a moment to forward the text.
         time.sleep(1)
         WORLD.Abort(ABORT_STATUS)
         sys.exit(ABORT_STATUS)
@@ -173,7 +173,7 @@ COMMUNICATORS = pytest.StashKey[dict[int, MPI.Comm]]()
 
 
 def tested_sizes(world: int) -> tuple[int, ...]:
-    """Return the communicator sizes that a run on `world` ranks covers."""
+    """Return the sizes of communicators that a run on `world` ranks covers."""
     if world == 1:
         return (1,)
     return tuple(size for size in (2, 3, 4) if size <= world) + (8,) * (world == 8)
@@ -182,7 +182,7 @@ def tested_sizes(world: int) -> tuple[int, ...]:
 def sizes_of(item: pytest.Item | pytest.Function, world: int = WORLD.size) -> list[int]:
     """Return the sizes of a test in a world.
 
-    In a world of 4, which runs every day, 3 and 4 ranks are enough for what is not limited to 2;
+    In a world of 4, which runs every day, 3 and 4 ranks are enough for tests not limited to 2;
     ``tests/run.sh --all`` has 2 ranks in its worlds of 3 and 8.
     """
     limit = item.get_closest_marker("max_ranks")
@@ -191,8 +191,8 @@ def sizes_of(item: pytest.Item | pytest.Function, world: int = WORLD.size) -> li
 
 
 def daily_sizes(item: pytest.Item) -> list[int]:
-    """Return the numbers of ranks that the daily run has a test on, beside one."""
-    # How well something is learned does not depend on ranks, which other tests show.
+    """Return the numbers of ranks on which the daily run has a test, besides one."""
+    # Learning results do not depend on ranks, as other tests show.
     of_one = item.get_closest_marker("quality") is not None
     if of_one or not needs_ranks(item):
         return []
@@ -209,17 +209,17 @@ def _no_fsync(_: object) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    # No machine loses power in a test, and where all ranks wait for a disk no core has work.
+    # No machine loses power in a test, and while all ranks wait for a disk, cores are idle.
     os.fsync = _no_fsync
-    # What is imported stays: a fifth of the time of collecting tests went into looking for what is
-    # gone.
+    # Imported objects stay: a fifth of the time to collect tests was spent in looking for garbage
+    # among them.
     gc.disable()
-    # The ranks must draw the same examples, and what a change is judged by is no matter of chance.
+    # The ranks must draw the same examples, and judging a change must not depend on chance.
     fixed = WORLD.size > 1 or "not slow" in config.option.markexpr
     hypothesis.settings.register_profile("hpcgnn", EXAMPLES, derandomize=fixed)
     hypothesis.settings.load_profile("hpcgnn")
     if hasattr(providers, "_get_local_constants"):
-        # Hypothesis also draws constants of the modules that are imported, which differ by rank.
+        # Hypothesis also draws constants of imported modules, which differ by rank.
         providers._get_local_constants = lambda: providers._local_constants
     config.stash[COMMUNICATORS] = {
         size: WORLD.Split(0 if WORLD.rank < size else MPI.UNDEFINED, key=WORLD.rank)
@@ -231,14 +231,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out, on several ranks, files whose tests are all serial: half of the imports."""
+    """Skip files whose tests are all serial on several ranks: half of the imports."""
     if WORLD.size == 1 or not collection_path.name.startswith("test_"):
         return None
     return None if RANKS_IN.search(collection_path.read_text()) else True
 
 
 def pytest_collection_finish() -> None:
-    # What is there now stays to the end: nobody need look for what of it is gone.
+    # All present objects stay to the end, so the collector need not look at them.
     gc.freeze()
     gc.enable()
 
@@ -262,7 +262,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
     items[:] = [item for item in items if item.nodeid in names]
     if WORLD.size == 1:
-        # Those with a limit of their own are long: none is to be the last one.
+        # Tests with their own limit are long, and none should be the last one.
         items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
@@ -273,25 +273,25 @@ def needs_ranks(item: pytest.Item) -> bool:
 
 
 def fits_one_rank(item: pytest.Item) -> bool:
-    """Return whether one rank has anything to show: not where it is compared with one process."""
+    """Return whether one rank tests anything: not where the reference is one process."""
     return item.get_closest_marker("several_ranks") is None
 
 
 def size_of(item: pytest.Item) -> int:
     """Return the number of ranks of `item` in this world."""
     size = item.callspec.params.get("comm") if hasattr(item, "callspec") else None
-    # Where `max_ranks` leaves no size, pytest's own mark stands in for one, and skips.
+    # If `max_ranks` leaves no size, pytest's own mark skips the test.
     return size if isinstance(size, int) else WORLD.size
 
 
 @pytest.fixture(autouse=True)
 def as_in_a_new_process() -> Generator[None]:
-    """Let no test meet what another one has left: random numbers, lines that ``-q`` hides."""
+    """Reset state that another test may have left: random numbers, lines that ``-q`` hides."""
     if rehearsal := sys.modules.get("hpcgnn.plan.rehearsal"):
-        # Bytes are those of any epoch; 20 of them, for seconds, would take most of a test.
+        # Bytes are the same in any epoch; 20 epochs, as for seconds, would take most of a test.
         rehearsal._MOST_EPOCHS = MOST_EPOCHS
     if torch := sys.modules.get("torch"):
-        # `torch.manual_seed` would note, for each GPU library, from where it was called.
+        # `torch.manual_seed` would record, for each GPU library, the place of the call.
         torch.default_generator.manual_seed(0)
     yield
     importlib.import_module("hpcgnn.console").show_from(logging.INFO)

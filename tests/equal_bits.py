@@ -1,4 +1,4 @@
-"""Do two trees of the program compute equal bits? What many small commands leave, as digests.
+"""Do two versions of the program compute equal bits? Digests of the files of many small commands.
 
     python -m tests.equal_bits before.json [--tree CHECKOUT] [--only PATTERN]
     python -m tests.equal_bits after.json --compare before.json [--within 1e-4]
@@ -35,20 +35,20 @@ from safetensors.numpy import load_file
 from hpcgnn.typing import Array
 
 LIMIT_S = 900
-"""Of the commands on one number of ranks."""
+"""Seconds for the commands on one number of ranks."""
 
 DECIMAL = re.compile(rb"-?\d+\.\d+(?:e[-+]\d+)?")
 
 COUNTED = ("rows_", "bytes_", "store_bytes", "ghost_bytes")
-"""What `plan` counts; all else that it tells is measured."""
+"""The counts of `plan`; all of its other values are measured."""
 
 Digests = dict[str, str]
 
 
 class Case(NamedTuple):
-    """A command on a number of ranks, and the file or folder that it leaves.
+    """A command on a number of ranks, and the file or folder that it writes.
 
-    Without an output its standard output is looked at.
+    Without such an output, its standard output is compared.
     """
 
     name: str
@@ -84,7 +84,7 @@ def generated() -> Iterator[Case]:
 
 
 def converted() -> Iterator[Case]:
-    """Yield stores made of files, see `write_inputs`."""
+    """Yield stores made from files, see `write_inputs`."""
     node_words = ("--nodes=nodes.csv", "--node-columns=id=id,label=label,split=split")
     named = ("--nodes=named_nodes.csv", "--node-columns=id=id,label=label")
     inputs = {
@@ -112,7 +112,7 @@ def programs_words() -> tuple[str, ...]:
 
 
 def partitioned() -> Iterator[Case]:
-    """Yield stores in parts: the first of each graph is what is trained on."""
+    """Yield stores in parts; the first one of each graph is used for training."""
     methods = {
         "edges": ("metis", "random", "block", "file:parts.txt"),
         "edge-features": ("random", "metis"),
@@ -217,7 +217,7 @@ SAMPLED = {
     "neighbour": (2, "sampling.sampler=neighbour sampling.fan_outs=[3,2]"),
     "partitioned": (2, "sampling.sampler=node sampling.topology=partitioned"),
 }
-"""Runs on subgraphs, whose budget is 40 nodes."""
+"""Runs on subgraphs, with a budget of 40 nodes."""
 
 LINKS = {
     "whole": (2, "undirected-metis", "model.name=gcn"),
@@ -286,7 +286,7 @@ def trained() -> Iterator[Case]:
 
 
 def predicted() -> Iterator[Case]:
-    """Yield files of predictions of runs before."""
+    """Yield prediction files of earlier runs."""
     asked = {
         "full gcn aware": (1, "csv", ()),
         "full gcn push": (2, "h5", ()),
@@ -312,14 +312,14 @@ def planned() -> Iterator[Case]:
         "graphs": "graph.store=planted-graphs-block.h5 train.task=graphs graphs.batch=0",
     }
     for name, words in tasks.items():
-        # Each choice is rehearsed in a process of its own, which takes most of all the time.
+        # Each choice is rehearsed in a separate process, which takes most of the time.
         options = "--ranks=3 --exchange=joint --schedule=resident --epochs=2"
         command = f"plan --json run.dir=planned {words} {SMALL} {options}"
         yield Case(f"plan {name}", 1, tuple(command.split()))
 
 
 def write_inputs(folder: Path) -> None:
-    """Write the files that are converted."""
+    """Write the files to convert."""
     rng = np.random.default_rng(7)
     num_nodes = 120
     src, dst = rng.integers(0, num_nodes, (2, 700))
@@ -395,7 +395,7 @@ def longest_NUMBER(words, limit):
 
 
 def main() -> int:
-    """Run the cases, write their digests, and say what differs."""
+    """Run the cases, write their digests, and report differences."""
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("output", type=Path, metavar="OUT.json")
     here = Path(__file__).resolve().parents[1]
@@ -424,7 +424,7 @@ def main() -> int:
 
 
 def errors_in(log: str) -> Iterator[str]:
-    """Yield the commands that failed, and what they said of it."""
+    """Yield the failed commands, with their errors."""
     for command in log.split("\n== "):
         if "error: " in command or "Traceback" in command:
             yield "\n".join(["", command.partition("\n")[0], command[-1500:]])
@@ -456,7 +456,7 @@ def run_all(some: Sequence[Case], tree: Path, folder: Path) -> dict[str, Digests
     """Return the digests of all cases by their names and ranks."""
     write_inputs(folder)
     found: dict[str, Digests] = {}
-    # Inputs of runs are made by one process; so are predictions of a run on more ranks than they.
+    # One process makes the inputs of runs, and predictions of runs on more ranks.
     for ranks in (1, 2, 3, 4):
         waiting = [case for case in some if case.ranks == ranks]
         while waiting:
@@ -464,7 +464,7 @@ def run_all(some: Sequence[Case], tree: Path, folder: Path) -> dict[str, Digests
             found |= {f"{name} on {ranks}": digests for name, digests in results.items()}
             left = [case for case in waiting if case.name not in results]
             if left:
-                # Whoever was running ended the world, or stood still.
+                # The running command ended the world, or hung.
                 found[f"{left[0].name} on {ranks}"] = {"status": "ended its process"}
             waiting = left[1:]
     return found
@@ -518,7 +518,7 @@ def work(folder: Path, results: Path) -> int:
 
 
 def run_command(words: Sequence[str]) -> tuple[int, str]:
-    """Run ``hpcgnn WORDS`` in this process; return its status and what it printed."""
+    """Run ``hpcgnn WORDS`` in this process; return its status and output."""
     printed = io.StringIO()
     earlier, sys.argv = sys.argv, ["hpcgnn", *words]
     status: Any = 0
@@ -537,7 +537,7 @@ def run_command(words: Sequence[str]) -> tuple[int, str]:
 
 
 def digests_of(path: Path) -> Digests:
-    """Return a digest of each thing that a store, a file of predictions or a run holds."""
+    """Return a digest of each part of a store, a prediction file or a run."""
     if path.suffix == ".h5":
         return hdf5_digests(path)
     if path.is_file():
@@ -551,7 +551,7 @@ def digests_of(path: Path) -> Digests:
             numbers = np.array([*numbers_in(rows)])
             found[name] = digest(json.dumps(rows, sort_keys=True).encode(), numbers)
         elif file.suffix == ".safetensors":
-            # Its head also tells which run it is of.
+            # Its head also names the run.
             for key, tensor in sorted(load_file(file).items()):
                 content = f"{key} {tensor.dtype} {tensor.shape}".encode() + tensor.tobytes()
                 found[f"{name} {key}"] = digest(content, tensor)
@@ -562,7 +562,7 @@ def digests_of(path: Path) -> Digests:
 
 
 def hdf5_digests(path: Path) -> Digests:
-    """Return a digest of each data set and attribute of a file, but for what it was made by."""
+    """Return a digest of each data set and attribute of a file, except for its origin."""
     found = {}
 
     def look(name: str, thing: Any) -> None:
@@ -583,7 +583,7 @@ def hdf5_digests(path: Path) -> Digests:
 
 
 def without_times(value: Any) -> Any:
-    """Return the value of an attribute without the seconds that JSON in it tells."""
+    """Return the value of an attribute, without seconds in its JSON."""
     value = value.decode() if isinstance(value, bytes) else value
     if isinstance(value, str) and value.startswith("{"):
         return json.dumps(lasting(json.loads(value)), sort_keys=True)
@@ -597,7 +597,7 @@ def lasting(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def planned_rows(text: str) -> Digests:
-    """Return digests of what `plan` counts; memory and seconds are measured."""
+    """Return digests of the counts of `plan`; memory and seconds are measured."""
     found = {}
     for row in json.loads(text):
         counted = {key: value for key, value in row.items() if key.startswith(COUNTED)}
@@ -607,7 +607,7 @@ def planned_rows(text: str) -> Digests:
 
 
 def numbers_in(value: Any) -> Iterator[float]:
-    """Yield the floating-point numbers of something that JSON has written."""
+    """Yield the floating-point numbers in parsed JSON."""
     if isinstance(value, float):
         yield value
     elif isinstance(value, list | dict):
@@ -616,7 +616,7 @@ def numbers_in(value: Any) -> Iterator[float]:
 
 
 def digest(content: bytes, values: Array | None = None) -> str:
-    """Return a short digest; of floating-point values also their norm and a projection."""
+    """Return a short digest; for floating-point values, also their norm and a projection."""
     short = hashlib.sha256(content).hexdigest()[:16]
     if values is None or not np.issubdtype(values.dtype, np.floating):
         return short
@@ -626,7 +626,7 @@ def digest(content: bytes, values: Array | None = None) -> str:
 
 
 def compare(one: Mapping[str, Digests], other: Mapping[str, Digests], within: float) -> bool:
-    """Print what differs between cases that both have; tell whether any does beyond a tolerance."""
+    """Print the differences of cases that both have; tell whether any is beyond a tolerance."""
     common = [name for name in one if name in other]
     different, close = 0, 0
     for name in common:
@@ -647,7 +647,7 @@ def compare(one: Mapping[str, Digests], other: Mapping[str, Digests], within: fl
 
 
 def is_close(one: str | None, other: str | None, within: float) -> bool:
-    """Tell whether the numbers behind two digests have nearly equal norms and projections."""
+    """Tell whether the norms and projections of two digests are nearly equal."""
     numbers = [[float(word) for word in (each or "").split()[1:]] for each in (one, other)]
     if not all(numbers):
         return False

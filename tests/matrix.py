@@ -8,7 +8,7 @@ from tests.support.pyg_convs import CONVS, NORMS, WHEN_CALLED
 from tests.support.works import MODE, TABLES, Axis, Cell, cells, mode_pairs
 
 Reasons = dict[str, dict[str, None]]
-"""Reason -> the features whose it is."""
+"""Reason -> the features that it applies to."""
 
 PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"
 
@@ -43,7 +43,7 @@ def write() -> str:
 
 
 def _layers() -> str:
-    """Return what runs of torch_geometric's layers, see tests/pyg, and why others do not."""
+    """Return how torch_geometric's layers run, see tests/pyg, and why others do not."""
     names = {name.split()[0] for name in (*CONVS, *NORMS) if name[0].isupper()}
     runs = ", ".join(f"`{each}`" for each in sorted(names))
     refused: dict[str, list[str]] = {}

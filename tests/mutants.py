@@ -1,4 +1,4 @@
-"""Random changes of one token each, against the tests: which of them does nobody notice?
+"""Random changes of one token each: does a test notice them?
 
     python -m tests.mutants --number 200 --seed 7 [--contexts .coverage] [hpcgnn/nn ...]
 
@@ -38,12 +38,12 @@ SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+"
 NOT_HERE = ("hpcgnn/kernels/cuda/", "hpcgnn/spmm/gpu/")
 NO_TESTS = 5
 LATEST = 10
-"""Seconds of the wall for each of the processor: what waits for ever uses none."""
+"""Wall seconds for each CPU second: a hanging test uses no CPU time."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A token of a file, lines counted from 1 and columns from 0, and what comes in its place."""
+    """A token of a file, with its line from 1 and column from 0, and its replacement."""
 
     file: str
     line: int
@@ -66,7 +66,7 @@ class Mutant:
 
 
 def mutants_of(file: str) -> Iterator[Mutant]:
-    """Yield the changes that a file admits."""
+    """Yield the possible changes of a file."""
     path = ROOT / file
     with path.open("rb") as source:
         # Columns of `ast` count bytes.
@@ -94,7 +94,7 @@ def mutants_of(file: str) -> Iterator[Mutant]:
 
 
 def behaviour(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is computed below a node: no types, no decorators, no texts."""
+    """Yield computations below a node: no types, no decorators, no texts."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_comment"):
             continue
@@ -105,7 +105,7 @@ def behaviour(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def mirrored(file: str) -> list[str]:
-    """Return the tests of the same place: of the file, else of the nearest folder above."""
+    """Return the corresponding tests: of the file, else of the nearest folder above."""
     inside = Path(file).relative_to("hpcgnn").with_suffix("")
     tests = ROOT / "tests"
     own = [tests / inside.parent / f"test_{inside.name}.py"]
@@ -116,7 +116,7 @@ def mirrored(file: str) -> list[str]:
 
 
 class Contexts:
-    """Which tests pass which lines, of a coverage file whose contexts are tests."""
+    """The tests that pass each line, from a coverage file whose contexts are tests."""
 
     def __init__(self, path: Path | None, most: int) -> None:
         self._most = most
@@ -126,7 +126,7 @@ class Contexts:
             self._data.read()
 
     def of(self, mutant: Mutant, draw: random.Random) -> list[str]:
-        """Return some tests of a line as pytest names them, those of the mirrored place first."""
+        """Return some tests of a line by pytest's names, the corresponding ones first."""
         if self._data is None:
             return []
         found = self._data.contexts_by_lineno(str(ROOT / mutant.file)).get(mutant.line, [])
@@ -154,7 +154,7 @@ class Tree:
                 shutil.copy2(ROOT / name, folder / name)
 
     def catches(self, mutant: Mutant, tests: Sequence[str], ranks: int) -> str | None:
-        """Return the test that fails, or None; a test that fails without a change is left out."""
+        """Return the failing test, or None; a test that fails without a change is ignored."""
         while True:
             mutant.apply(self.folder)
             try:
@@ -171,7 +171,7 @@ class Tree:
                 self._passing[name] = self._run([name], ranks)[0] in (0, NO_TESTS)
             if self._passing[name]:
                 return name
-            # Not for this machine: the others go on without it.
+            # It cannot run on this machine; the others continue without it.
             self._unfit.add(name)
 
     def _run(self, tests: Sequence[str], ranks: int) -> tuple[int, str]:
@@ -190,7 +190,7 @@ class Tree:
         return os.waitstatus_to_exitcode(ended[1]), output.read_text(errors="replace")
 
     def _fork(self, words: list[str], file: TextIO) -> int:
-        """Run pytest in a child of this process, which has imported what takes long."""
+        """Run pytest in a child of this process, which has done the slow imports."""
         child = os.fork()
         if child:
             return child
@@ -207,7 +207,7 @@ class Tree:
         try:
             status = int(pytest.main(words))
         finally:
-            # Nothing of the parent's is this child's to clear away.
+            # This child must not clean up anything of the parent.
             os._exit(status)
 
     def _launch(self, words: list[str], ranks: int, file: TextIO) -> int:
@@ -224,7 +224,7 @@ class Tree:
         ).pid
 
     def _keep_to_limit(self) -> None:
-        # Of the processor: a machine with other work is slow, and no change is to blame.
+        # CPU seconds: a machine with other work is slow, which is not the fault of a change.
         resource.setrlimit(resource.RLIMIT_CPU, (self._limit_s, self._limit_s))
 
 
@@ -248,7 +248,7 @@ def main() -> None:
     left = [(mutant, contexts.of(mutant, draw), mirrored(mutant.file)) for mutant in chosen]
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(Path(folder), options.limit)
-        # What costs least comes first, and leaves few for the rest.
+        # The cheapest tests come first, and leave few changes for the others.
         for ranks, (kind, what) in itertools.product(
             sorted({1, options.ranks}), ((1, "tests of the line"), (2, "the folder"))
         ):

@@ -1,4 +1,4 @@
-"""Random runs against a plain reference: does any combination of features give other numbers?
+"""Random runs compared with a plain reference: does any combination of features differ?
 
     mpiexec -n 4 python -m tests.oracle --number 100 --seed 7 [--ranks 1,2,3,4]
     mpiexec -n 4 python -m tests.oracle --replay 7:31
@@ -62,13 +62,13 @@ from tests.support.training import Run, train
 
 POLL_S = 0.002
 HALF_BFLOAT16 = 2.0**-8
-"""By what part of a number bfloat16 rounds it, at most."""
+"""The largest relative error of rounding to bfloat16."""
 WITHIN, WITHIN_FLOAT32, WITHIN_ROUNDED = 1e-10, 2e-4, 0.1
 FLOAT32, KINK = 1e-6, 1e-12
 """Relative errors: of float64, of float32, of rows in few bits, of files of predictions, and what
 rounding moves without a kink."""
 ROUNDINGS = 16
-"""Of a weight in a few steps."""
+"""Of a weight after a few steps."""
 
 
 REFERENCES: Mapping[str, type[Reference]] = {
@@ -82,13 +82,13 @@ REFERENCES: Mapping[str, type[Reference]] = {
 
 
 def reference(graph: OracleGraph, config: Config) -> Reference:
-    """Return what trains as a configuration says."""
+    """Return the training that a configuration describes."""
     kind = SeveralReference if "+" in config.train.task else REFERENCES[config.train.task]
     return kind(graph.with_scaled_edges(config), config)
 
 
 def run_case(comm: MPI.Intracomm, case: Case, folder: Path) -> tuple[str, list[str]]:
-    """Run a case on all ranks; return on each what it came to, and what is wrong."""
+    """Run a case on all ranks; return on each rank its outcome and its errors."""
     store = case.graph.write(comm, folder, case.partition, case.parts)
     settings = [f"graph.store={store}", f"run.dir={folder / 'run'}", *case.settings(folder)]
     try:
@@ -122,7 +122,7 @@ def _diverges(case: Case, config: Config) -> bool:
 
 
 def _wait(comm: MPI.Intracomm) -> None:
-    """Wait for all ranks, and leave the processor to those that compute."""
+    """Wait for all ranks, leaving the cores to those that compute."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(POLL_S)
@@ -133,7 +133,7 @@ def _one_line(text: str) -> list[str]:
 
 
 def _refusals(config: Config, store: Path, case: Case) -> Iterator[str]:
-    """Yield the lines that may refuse a case; none where it must train."""
+    """Yield the lines with which a case may be refused; none if it must train."""
     if "links" in config.train.tasks and not len(deal(case.graph, config).shares["train"]):
         yield f"{store}: no edge to train on among links.relations; raise links.train"
     try:
@@ -141,21 +141,21 @@ def _refusals(config: Config, store: Path, case: Case) -> Iterator[str]:
         with GraphStore.open(store) as opened:
             check_features(config, opened)
             check_graph(config, opened, ())
-        # Options that do not fit sizes.
+        # Options that do not match the sizes.
         yield from reference(case.graph, config).refusals()
     except InputError as error:
         yield str(error)
 
 
 def _tolerance(config: Config) -> float:
-    """Return by what part a run may differ."""
+    """Return the relative difference that a run may have."""
     rounds = config.exchange.wire != "native" or config.train.precision != "float32"
     within = WITHIN if config.train.dtype == "float64" else WITHIN_FLOAT32
     return WITHIN_ROUNDED if rounds else within
 
 
 def _compare(run: Run, config: Config, case: Case, within: float) -> Iterator[str]:
-    """Yield where a run differs from its reference."""
+    """Yield the differences between a run and its reference."""
     right = reference(case.graph, config)
     first = {name: value.clone() for name, value in right.model.state_dict().items()}
     expected = right.train()
@@ -172,7 +172,7 @@ def _compare(run: Run, config: Config, case: Case, within: float) -> Iterator[st
 
 
 def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
-    """Tell whether the last bits of entries, features and weights give the reference other results.
+    """Tell whether the reference is sensitive to the last bits of entries, features and weights.
 
     They are those of the dtype, or of bfloat16 where rows are rounded to few bits. A column of
     equal rows, normalised, is 0 or some rounding, of which a rectifier has gradient 0 or 1; so is a
@@ -188,7 +188,7 @@ def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
     def shaken(values: np.ndarray | None, zeros: float = 1.0 - rounds) -> Any:
         if values is None:
             return None
-        # Features that are 0 are told too, entries that are not there are not.
+        # Features that are 0 are changed, too; missing entries are not.
         by, to = (step * draw.uniform(-4, 4, values.shape) for _ in range(2))
         return np.asarray(values * (1 + by) + zeros * to)
 
@@ -200,7 +200,7 @@ def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
     series = graph.series and replace(
         graph.series, values={name: shaken(each) for name, each in graph.series.values.items()}
     )
-    # A feature that is not 0 may tell where values are prescribed.
+    # A feature that is not 0 may matter if values are prescribed.
     zeros = 0.0 if config.fields.fixed else 1.0 - rounds
     features = shaken(graph.features, zeros)
     other = replace(graph, features=features, type_features=rows, series=series)
@@ -211,7 +211,7 @@ def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
         for each in two.model.parameters():
             each.copy_(torch.from_numpy(shaken(each.numpy())))
     right, found = (each.train() for each in (one, two))
-    # Any epoch may come to one.
+    # Any epoch may be the sensitive one.
     pairs = [
         (value, other[name])
         for named, other in zip(right.weights, found.weights, strict=True)
@@ -227,7 +227,7 @@ def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
 
 
 def _jumps(name: str, within: float) -> bool:
-    """Tell whether a metric is a rank among others, which jumps where scores round."""
+    """Tell whether a metric is a rank among others, which jumps when scores are rounded."""
     return within > WITHIN and not name.endswith("loss")
 
 
@@ -238,9 +238,9 @@ def _checkpoints(run: Run) -> list[tuple[int, int, Path]]:
 def _weights(
     found: dict[str, Any], right: dict[str, Any], first: dict[str, Any], within: float, sums: float
 ) -> Iterator[str]:
-    """Yield which weights differ, by how far they have gone from the first ones.
+    """Yield the weights that differ, relative to their change since the first ones.
 
-    `sums` is a step by the magnitudes that a gradient adds up.
+    `sums` is a step computed from the magnitudes that a gradient adds up.
     """
     if found.keys() != right.keys():
         yield f"weights are {sorted(found)}, not {sorted(right)}"
@@ -254,8 +254,8 @@ def _weights(
             mine = mine[found[name.replace("vectors.", "ids_")].argsort()]
         if "inputs.ids_" in name:
             mine = mine.sort().values
-        # Weights round at their own size, whatever the step; gradients that are 0 in theory do so
-        # at that of what they add up.
+        # Weights are rounded at their own size, for any step; gradients that are 0 in theory are
+        # rounded at the size of their terms.
         rounding = ROUNDINGS * torch.finfo(mine.dtype).eps if mine.is_floating_point() else 0
         size = max(_largest(value), sums)
         floor = (3 if within == WITHIN_ROUNDED else 0.01) * step + rounding * size / within
@@ -300,13 +300,13 @@ def _table(
 
 
 def _sorted(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return keys (n, k) in order, and their places."""
+    """Return keys (n, k) in order, and their positions."""
     order = np.lexsort(keys.T[::-1])
     return keys[order], order
 
 
 def _differ(name: str, mine: Any, right: Any, within: float, scale: float = 0) -> list[str]:
-    """Return what to tell where numbers differ by more than a part of the largest, or `scale`."""
+    """Return a description if numbers differ by more than a part of the largest, or of `scale`."""
     one, other = (np.asarray(each, np.float64) for each in (mine, right))
     if one.shape != other.shape:
         return [f"{name}: shape {one.shape}, not {other.shape}"]
@@ -322,21 +322,21 @@ def _differ(name: str, mine: Any, right: Any, within: float, scale: float = 0) -
 
 
 def _moved(run: Run, config: Config, ranks: int) -> Iterator[str]:
-    """Yield where rows that were sent are not those that are planned."""
+    """Yield the differences between the rows that were sent and the planned ones."""
     if any(conflicts(features_of(config, plans_of(config)))):
         return
     _, _, (once, epoch, evaluation) = planned(config, ranks, None, config.train.epochs)
     wanted = int(epoch.rows.sum() + evaluation.rows.sum())
     sent, prepares = run.column("rows_sent"), config.exchange.prepare == "first_epoch"
     if config.train.task == "fields" and not prepares:
-        # Plans of copies of the graph are made when the first batch comes.
+        # Plans of copies of the graph are made for the first batch.
         first = int(once.rows.sum())
         sent = [sent[0] - first, *sent[1:]]
     elif "links" in config.train.tasks:
-        # Later epochs have other pairs.
+        # Later epochs draw other pairs.
         sent, wanted = sent[:1], wanted + prepares * int(once.rows.sum())
     elif prepares:
-        # Where what is needed is found in the first epoch, it moves more.
+        # If the needed rows are found in the first epoch, it moves more.
         sent = sent[1:]
     if sent != [wanted] * len(sent):
         yield f"rows sent {sent}, planned {wanted}"
@@ -344,7 +344,7 @@ def _moved(run: Run, config: Config, ranks: int) -> Iterator[str]:
 
 @dataclass
 class Oracle:
-    """Runs cases on the first ranks of a world; `failed` are the indices that did."""
+    """Runs cases on the first ranks of a world; `failed` are the indices of failed ones."""
 
     world: MPI.Intracomm
     seed: int
@@ -359,7 +359,7 @@ class Oracle:
         self._groups = {size: self.world.Split(self.world.rank >= size) for size in self.ranks}
 
     def run(self, index: int) -> None:
-        """Run a case, and print it where it fails."""
+        """Run a case, and print it if it fails."""
         case = draw_case(self.seed, index, self.ranks, self.task)
         if self.models and case.model not in self.models:
             return
@@ -373,11 +373,11 @@ class Oracle:
         made = tempfile.mkdtemp() if comm.rank == 0 else ""
         folder = Path(comm.bcast(made))
         try:
-            # What runs report would hide what fails.
+            # Reports of runs would hide the failure.
             with contextlib.redirect_stderr(io.StringIO()):
                 kind, wrong = run_case(comm, case, folder)
         except Exception:
-            # Others may wait for this rank.
+            # Other ranks may wait for this one.
             self._print(case, index, [traceback.format_exc()])
             self.world.Abort(1)
         if comm.rank == 0:
@@ -393,7 +393,7 @@ class Oracle:
 
 
 def main() -> int:
-    """Run cases; return 1 where one failed."""
+    """Run cases; return 1 if one failed."""
     cli = argparse.ArgumentParser(prog="tests.oracle", description=__doc__.splitlines()[0])
     cli.add_argument("--number", type=int, default=100, help="cases to run (default: 100)")
     cli.add_argument("--seed", type=int, default=1, help="of the cases (default: 1)")

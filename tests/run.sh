@@ -17,12 +17,12 @@ cd -- "$(dirname -- "$0")/.."
 . jobs/env.sh
 use_environment test lint docs
 
-# Hundreds of processes start in here: what one has compiled serves the others.
+# Hundreds of processes start here: they share the compiled files.
 unset PYTHONDONTWRITEBYTECODE
-# More threads and ranks run than there are cores: who waits for others by turning holds them up.
+# More threads and ranks run than there are cores: busy waiting would delay the others.
 export OMP_WAIT_POLICY=passive
 yield_when_idle
-# A rank that waits sleeps in between (Open MPI 5): turning took a third of the ranks' seconds.
+# A waiting rank sleeps in between (Open MPI 5): busy waiting took a third of the ranks' seconds.
 export OMPI_MCA_threads_pthreads_yield_strategy=nanosleep
 PYTEST=(python -m pytest --color=no -p no:cacheprovider -rs)
 $all || PYTEST+=(-m "not slow")
@@ -30,17 +30,17 @@ NO_TESTS=5
 cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 started=$SECONDS
 
-# What a stage may take on a quiet machine, stretched by the processes that compete for a core now.
+# The time limit of a stage on a quiet machine, scaled by the processes that now compete for a core.
 stretched() {
     local load
     read -r load _ 2>/dev/null </proc/loadavg || load=0
     echo $(($1 * (1 + ${load%.*} / cores)))
 }
 
-# ended NAME START_S STATUS: tell how long a stage took, or end the script naming it.
+# ended NAME START_S STATUS: print the time of a stage, or end the script with its name.
 ended() {
     local status=$3
-    # Chosen tests may all be serial ones, which leaves none for the ranks.
+    # Selected tests may all be serial, so that there are none for the ranks.
     if ((status == NO_TESTS && ${#arguments[@]} > 0)); then status=0; fi
     if ((status == 124 || status == 137)); then echo "== $1: over its time"; fi
     if ((status != 0)); then
@@ -60,8 +60,8 @@ stage() {
     ended "$name" "$start" "$status"
 }
 
-# behind NAME LIMIT_S COMMAND...: start it beside the stages to come, and `join NAME`: wait for it
-# and show what it wrote.
+# behind NAME LIMIT_S COMMAND...: start it in the background of later stages; `join NAME`: wait for
+# it and print its output.
 declare -A beside=()
 trap 'kill "${beside[@]}" 2>/dev/null || true' EXIT
 behind() {
@@ -85,8 +85,8 @@ ranks() {
         "$2" "${PYTEST[@]}" "${arguments[@]}"
 }
 
-# tracked PATTERN...: set `files` to the files of those names that git tracks and that are there, so
-# that no check reads what a run has left in the tree.
+# tracked PATTERN...: set `files` to the existing files with these names that git tracks, so that no
+# check reads files that a run has left in the tree.
 tracked() {
     local file
     files=()
@@ -99,24 +99,24 @@ tracked() {
     }
 }
 
-# A list of fonts, which each of the processes that start at once would make, and say so.
+# Make the list of fonts here; each of the processes that start at once would make and report it.
 stage "fonts" 60 python -c 'import matplotlib.font_manager'
 mkdir -p build/tests
-# While ranks wait for one of them, compilers and other tests have the cores: all else comes behind
-# them. Slow tests count seconds: their ranks have the machine alone.
+# While ranks wait for one of them, compilers and other tests use the cores: everything else runs in
+# the background. Slow tests measure seconds, so their ranks have the machine alone.
 $all || ranks behind 4 2400
 renice -n 5 $$ >/dev/null
 
-# Sanitized, the kernels compile four times as fast with -Og as with -O3, and assertions stay. Of
-# `undefined` three checks are left out that take a third of the compiler's time: what they find,
-# null pointers, those that wrap and bytes outside of objects, ends a program by `address`. All
-# others end it as well.
+# With sanitizers, the kernels compile four times as fast with -Og as with -O3, and keep assertions.
+# Three checks of `undefined` are disabled, as they take a third of the compile time and `address`
+# ends a program for the same faults: null pointers, pointers that wrap, bytes outside of objects.
+# All other checks end it, too.
 # Kernels for two numbers of registers instead of eight are a third of the rest; they are the same
 # templates, which the Python suite runs for all eight.
 UNDEFINED=shift,integer-divide-by-zero,unreachable,vla-bound,return,signed-integer-overflow,bounds
 UNDEFINED+=,alignment,nonnull-attribute,returns-nonnull-attribute,bool,enum,builtin
-# As one unit, the sources of a library or of its tests compile in half the time. Each alone includes
-# what it needs: so the extensions are built.
+# As one unit, the sources of a library or of its tests compile in half the time. The extensions are
+# built from single sources, which shows that each includes what it needs.
 COLUMN_REGS=2
 if $all; then COLUMN_REGS=8; fi
 stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_TESTS=ON \
@@ -137,11 +137,11 @@ stage "codespell" 60 codespell "${files[@]}"
 tracked '*.sh' '*.sbatch' '*.pbs' .ci/run
 stage "shellcheck" 60 shellcheck "${files[@]}"
 
-# Pages, links, docstrings, and what commands say of themselves.
+# Pages, links, docstrings, and the help of commands.
 stage "documentation" 200 python -m sphinx -W --keep-going -q -b html -c docs . build/site
 
-# Every test runs on one rank, and a worker for each core. Workers take what ranks, which wait for
-# each other, leave of the cores: ranks alone at the end would leave some of it idle.
+# Every test runs on one rank, with a worker for each core. Workers use the core time that ranks do
+# not use while they wait for each other; ranks alone at the end would leave cores idle.
 stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$cores" --dist worksteal \
     "${arguments[@]}"
 

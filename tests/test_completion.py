@@ -1,4 +1,4 @@
-"""What the shells complete: asked of bash itself."""
+"""The completions of the shells, as bash itself returns them."""
 
 import subprocess
 from pathlib import Path
@@ -18,7 +18,7 @@ HELPS = {
 
 
 def completed(folder: Path, text: str, *words: str) -> list[str]:
-    """The words that bash offers for the last one of a line."""
+    """The words that bash offers for the last word of a line."""
     (folder / "hpcgnn.bash").write_text(text)
     ask = (
         'source hpcgnn.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hpcgnn 2>/dev/null; '

@@ -1,4 +1,4 @@
-"""What a file holds cannot give orders to a terminal."""
+"""The contents of a file cannot send commands to a terminal."""
 
 import logging
 import os
@@ -59,7 +59,7 @@ def test_quiet_hides_what_was_made(
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails on the way leaves the earlier file, and nothing beside it; a pipe stays one."""
+    """A failed write keeps the earlier file, and leaves nothing beside it; a pipe stays a pipe."""
     file, pipe = tmp_path / "a.txt", tmp_path / "pipe"
     write_whole(file, b"one")
     link = tmp_path / "link"
@@ -125,7 +125,7 @@ def test_wrong_words_cost_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hpcgnn", *words])
-    # As a process would have it: modules that run as programs must not be there already.
+    # As in a new process: modules that run as programs must not be loaded yet.
     programs = {f"hpcgnn.{words[0]}", *(f"hpcgnn.analysis.{word}" for word in words[1:])}
     for name, module in list(sys.modules.items()):
         if name.endswith(".__main__") or (name in programs and not hasattr(module, "__path__")):
@@ -151,7 +151,7 @@ def test_wrong_words_of_an_mpi_command_cost_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_makes_something_is_silent_when_asked(tmp_path: Path) -> None:
-    """An answer, which is all that a command is for, is not hidden by -q."""
+    """-q does not hide an answer, which is the only purpose of its command."""
 
     def quietly(*words: str) -> str:
         command = [sys.executable, "-m", "hpcgnn", *words, "-q"]

@@ -1,4 +1,4 @@
-"""A configuration for a store: it loads, explains its keys, and suits the store."""
+"""A configuration for a store: it loads, explains its keys, and matches the store."""
 
 import os
 import re
@@ -160,7 +160,7 @@ def test_jobs_are_written_for_this_environment(
 
 
 def full(source: Path, target: Path, **_: Any) -> None:
-    """A disk that is full when the first file has been begun."""
+    """A disk that is full once the first file has been begun."""
     target.mkdir()
     fault = OSError(28, "No space left on device")
     raise shutil.Error([(str(source / "env.sh"), str(target / "env.sh"), str(fault))])

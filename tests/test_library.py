@@ -1,4 +1,4 @@
-"""The library: loops of one's own train as the command does, and importing it starts no MPI."""
+"""The library: a user's own loops train as the command does, and importing it starts no MPI."""
 
 import doctest
 import subprocess
@@ -29,7 +29,7 @@ QUIET = ("train.dtype=float64", "model.dropout=0.4", "run.save_predictions=false
 
 
 class Net(nn.Module):
-    """A torch module that knows nothing of hpcgnn's models."""
+    """A torch module that does not use hpcgnn's models."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -42,14 +42,14 @@ def test_lists_every_command(
 @pytest.mark.parametrize(
     "names",
     [
-        # What is analysed differs in its options alone.
+        # Analyses differ only in their options.
         [*COMMANDS, f"analyse {next(iter(ANALYSES))}"],
         pytest.param([f"analyse {name}" for name in ANALYSES], marks=pytest.mark.slow),
     ],
     ids=["commands", "analyses"],
 )
 def test_helps_need_no_mpi_and_no_torch(tmp_path: Path, names: list[str]) -> None:
-    # A child for each command, of a process that has imported what all commands import.
+    # A child for each command, of a process that has made the imports common to all commands.
     script = f"""
 import importlib.abc, os, runpy, sys
 from pathlib import Path
@@ -115,13 +115,13 @@ start.main(None)
 
 
 def test_training_starts_without_what_it_does_not_use() -> None:
-    """Each rank pays for an import: these and converters took 0.35 of 2 CPU seconds.
+    """Each rank pays for imports: these modules and converters took 0.35 of 2 CPU seconds.
 
-    So does a rehearsed one, whose process had 26 MiB of what no rank has.
+    So does a rehearsed rank, whose process had 26 MiB that no rank has.
     """
     names = subprocess.check_output([sys.executable, "-c", _STARTS], text=True).split()
     assert not {"scipy", "pyarrow", "pymetis", "hpcgnn.convert.pipeline"} & set(names)
-    # Of planning, only what rehearses.
+    # Of planning, only the rehearsal.
     assert not {"hpcgnn.plan.command", "hpcgnn.gallery"} & set(names)
 
 

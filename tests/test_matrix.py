@@ -1,4 +1,4 @@
-"""docs/matrix.md is true: what it refuses is refused, the rest runs and equals its oracle."""
+"""docs/matrix.md is true: refused pairs are refused, others run and equal their oracle."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -49,12 +49,12 @@ def working() -> tuple[Cell, ...]:
 
 
 def working_with(*doors: str) -> list[Cell]:
-    """Return the cells that work and are for one of some commands."""
+    """Return the cells that work, for any of some commands."""
     return [each for each in working() if {*doors} & {*each.words}]
 
 
 def fixed(cells: Iterable[Cell]) -> list[Cell]:
-    """Leave out cells whose run chooses its exchange: tests/plan/test_degrees.py has them."""
+    """Leave out cells whose run chooses its exchange, which tests/plan/test_degrees.py tests."""
     return [each for each in cells if "exchange.method=auto" not in each.words]
 
 
@@ -71,7 +71,7 @@ SMALL = (
 SEEDS = (1, 2, 3, 4)
 NARROW = ("exchange.wire", "train.precision")
 PART, PART_ON_RANKS = 61, 127
-"""Of so many cells the quick suite runs one; on ranks, where a cell costs most, others."""
+"""The quick suite runs one of this many cells; on ranks, where cells cost most, other ones."""
 
 
 def test_the_page_is_the_table() -> None:
@@ -102,7 +102,7 @@ def test_remedies_mend() -> None:
 
 
 def _stores(comm: MPI.Intracomm, folder: Path) -> Callable[[Cell], tuple[Path, Path]]:
-    """Write the graphs that cells are of; return what gives a cell's, and its file of numbers."""
+    """Write the graphs of the cells; return a function from a cell to its graph and numbers."""
     made, rng = make_graph().with_relations(), np.random.default_rng(6)
     edges, data = {}, {}
     for name in ("cites", "names"):
@@ -147,11 +147,11 @@ def _stores(comm: MPI.Intracomm, folder: Path) -> Callable[[Cell], tuple[Path, P
 
 
 def _settings(each: Cell, numbers: Path) -> list[str]:
-    """Return the settings of a run of a cell, in float64 where its features allow."""
+    """Return the settings of a run of a cell, in float64 if its features allow."""
     words = [word.replace("targets.npy", str(numbers)) for word in each.settings]
     fixed = ("train.reproducible", "train.dtype", *NARROW)
     wide = not any(word.startswith(fixed) for word in words)
-    # Two bits draw so much that one run tells little: its loss is that of the default on average.
+    # With two bits, one run says little: its loss equals the default's only on average.
     several = "exchange.wire=int2" in words and not each.doors
     more = ["train.dtype=float64"] * wide + [f"train.seeds={list(SEEDS)}"] * several
     return [*SMALL, *more, *words]
@@ -163,7 +163,7 @@ def _trained(comm: MPI.Intracomm, folder: Path, store: Path, settings: list[str]
 
 
 def _train_cells(comm: MPI.Intracomm, folder: Path, part: tuple[Cell, ...]) -> int:
-    """Train each cell on all ranks, and without its exchange on one; return how many there were."""
+    """Train each cell on all ranks, and without its exchange on one; return their number."""
     store_of, alone, single = _stores(comm, folder), {}, comm.Split(comm.rank)
     count = 0
     for number, each in enumerate(part):
@@ -216,7 +216,7 @@ def _compare(each: Cell, settings: list[str], run: Run, alone: Run) -> None:
 
 
 def _epochs(run: Run) -> list[dict[str, Any]]:
-    """Return the metrics of each epoch, numbers as means over the seeds of a run of several."""
+    """Return the metrics of each epoch, numbers as means over the seeds of a run with several."""
     by_epoch: dict[int, list[dict[str, Any]]] = {}
     for row in run.metrics:
         by_epoch.setdefault(row["epoch"], []).append(row)
@@ -241,7 +241,7 @@ def test_what_works_equals_its_oracle(comm: MPI.Intracomm, comm_tmp_path: Path, 
 
 
 def _plans(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
-    """Compare the rows that are planned with those that a run sends."""
+    """Compare the planned rows with those that a run sends."""
     store_of = _stores(comm, folder)
     for number, each in enumerate(part):
         store, numbers = store_of(each)
@@ -256,7 +256,7 @@ def _plans(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
             _, _, (_, epoch, evaluation) = planned(config, comm.size, None, 2)
             sent = [int(epoch.rows.sum()), int(epoch.rows.sum() + evaluation.rows.sum())]
             if "links" in config.train.tasks:
-                # Its pairs are drawn anew in each epoch: the first one is planned.
+                # Pairs are redrawn in each epoch; the plan is for the first one.
                 assert run.column("rows_sent")[0] == sent[0], each.words
             else:
                 assert run.column("rows_sent") == sent, each.words
@@ -277,7 +277,7 @@ EXPORTS = ("export", "export --to dgl")
 
 
 def _exports(folder: Path, part: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Export; the command itself compares modules of torch with the model, in float64."""
+    """Export; the command itself compares torch modules with the model, in float64."""
     store_of = _stores(MPI.COMM_SELF, folder)
     for number, each in enumerate(part):
         if {"train.device=cuda", "exchange.replication=2", "exchange.groups=2"} & set(each.words):
@@ -304,7 +304,7 @@ def test_what_is_exported_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def _loops(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
-    """Take the first step of a loop of one's own; its loss is that of the command."""
+    """Take the first step of a user's own loop; its loss is that of the command."""
     store_of = _stores(comm, folder)
     for number, each in enumerate(part):
         if "train.device=cuda" in each.words:
@@ -350,7 +350,7 @@ def test_loops_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
 
 
 def _predictions(folder: Path, part: Iterable[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask runs that have ended; other tests tell whether the answers are right."""
+    """Use runs that have ended; other tests check the results."""
     store_of = _stores(MPI.COMM_SELF, folder)
     table = folder / "pairs.csv"
     table.write_text("source,target,relation,a,b,c\n0,1,names,1,2,3\n1,0,cites,0,0,1\n")
@@ -403,7 +403,7 @@ def _passes_messages(config: Config) -> bool:
 
 
 def _from_degrees(folder: Path, part: list[Cell]) -> None:
-    """Rehearse a rank of a graph of which only degrees are known."""
+    """Rehearse a rank of a graph that is known by its degrees only."""
     path = folder / "small.toml"
     for each in part:
         bare, words = "model.embeddings=true" in each.words, [*SMALL, *each.settings]
@@ -443,7 +443,7 @@ u = 2
 
 
 def _from_mesh(folder: Path, part: list[Cell]) -> None:
-    """Rehearse a box of a mesh of which only the shape is known."""
+    """Rehearse a box of a mesh that is known by its shape only."""
     (folder / "box.toml").write_text(BOX)
     shape = MeshShape.read(folder / "box.toml")
     for each in part:

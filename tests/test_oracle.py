@@ -1,4 +1,4 @@
-"""Random runs equal their references; what the oracle prints replays them."""
+"""Random runs equal their references; the oracle's printed commands replay them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ def run(
 
 @pytest.mark.timeout(600)
 def test_some_cases_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    # Ranks have other cases than one has, and fewer: they take as long together.
+    # Ranks have other and fewer cases than one rank, and take as long together.
     few = 30 if comm.size == 1 else 20
     counts = run(comm, comm_tmp_path, range(30 * comm.size, 30 * comm.size + few))
     assert counts["trained"] > few // 2
@@ -45,7 +45,7 @@ def test_fields_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path)
 
 
 def test_gradients_that_cancel_before_a_norm_round(tmp_path: Path) -> None:
-    # Graph norm of two nodes that hardly differ multiplies gradients by 300.
+    # Graph norm of two nearly equal nodes multiplies gradients by 300.
     case = draw_case(SEED, 689, [1])
     assert oracle.run_case(MPI.COMM_SELF, case, tmp_path) == ("trained", [])
 

@@ -1,4 +1,4 @@
-"""Every block of commands and of Python in README.md and docs/, run as printed in an empty folder.
+"""Every block of commands and of Python in README.md and docs/ runs as printed in an empty folder.
 
 Readers come from README: they stand where `jobs` is, after `. jobs/env.sh && use_environment`.
 
@@ -67,18 +67,18 @@ class Block:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether something else than this file runs it."""
+        """Whether another program than this file runs it."""
         return not {self.page, f"{self.page}: {self.heading}"}.isdisjoint(NOT_HERE)
 
     @property
     def installs(self) -> list[str]:
-        """Packages that readers install with it, without versions; tests install nothing."""
+        """Packages that readers install for it, without versions; tests install nothing."""
         found = _INSTALLS.fullmatch(self.text)
         return [] if found is None else [name.partition("==")[0] for name in found[1].split()]
 
     @property
     def library(self) -> str | None:
-        """The library that it needs, of those that tests can do without."""
+        """The library that it needs, if tests can do without it."""
         return next((of for word, of in _OTHER_LIBRARIES.items() if word in self.text), None)
 
 
@@ -132,7 +132,7 @@ def stand_in(words: list[str], printed: list[str]) -> bool:
     return all(word in rest for word in words)
 
 
-# What readers do first. The folder is no checkout, so nothing is installed.
+# The first steps of readers. The folder is not a checkout, so nothing is installed.
 SHELL = """set -euo pipefail
 . jobs/env.sh && use_environment
 """
@@ -185,7 +185,7 @@ QUICK = ("docs/trace_file.md", "docs/exchanges.md")
 
 
 def read_answers(path: str) -> dict[str, str]:
-    """The class of each node by its name; every node stands there once."""
+    """The class of each node by its name; the file has every node once."""
     rows = read_table(path)
     answers = {row["name"]: row["class"] for row in rows}
     assert len(answers) == len(rows)
@@ -207,7 +207,7 @@ def test_blocks_say_what_they_are(page: str) -> None:
 
 
 def test_pages_do_not_share_runs() -> None:
-    """Readers follow page after page in one folder; a run of another store would be refused."""
+    """Readers follow page after page in one folder; a run with another store would be refused."""
     pages = [{*_RUN_DIRECTORY.findall(block.text)} for page in PAGES for block in blocks_of(page)]
     runs = [name for of_block in pages for name in of_block]
     assert len(runs) > 20
@@ -253,7 +253,7 @@ def test_shown_lines_are_compared() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with what `hpcgnn init --jobs` writes, in which the test runs."""
+    """An empty folder with the files of `hpcgnn init --jobs`, in which the test runs."""
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("site.env"))
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""What docs/policies.md says of this package: its tests exist, and some of them stand here."""
+"""The claims of docs/policies.md about this package: its tests exist, and some are here."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def test_tests_that_the_page_names_exist() -> None:
 
 
 def test_the_world_is_named_once() -> None:
-    """Only the start of commands takes the world; a process without MPI has one of its own."""
+    """Only the start of commands uses the world; a process without MPI has its own."""
     found = {
         path.relative_to(ROOT).as_posix()
         for path in ROOT.glob("hpcgnn/**/*.py")
@@ -62,7 +62,7 @@ def test_native_parts_show_no_names(path: Path) -> None:
         pytest.skip("no nm")
     names = [line.split()[-1] for line in done.stdout.splitlines()]
     assert f"PyInit_{path.name.partition('.')[0]}" in names
-    # Weak ones of the C++ library and of nanobind are the same in every package that has them.
+    # Weak symbols of the C++ library and of nanobind are the same in every package with them.
     assert [name for name in names if re.match(r"_ZN?K?6hpcgnn|hpcgnn", name)] == []
 
 

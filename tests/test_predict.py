@@ -1,4 +1,4 @@
-"""Predictions from a run directory: all nodes or chosen ones, in the user's order and format."""
+"""Predictions from a run directory: all nodes or selected ones, in the user's order and format."""
 
 import csv
 import shutil
@@ -27,7 +27,7 @@ from tests.support.training_oracle import initial_model
 
 COMMAND = find_command("predict")
 
-# Ids of nodes as a compacted edge list has them, in no order.
+# Ids of nodes, as in a compacted edge list, in random order.
 IDS = np.random.default_rng(2).permutation(np.arange(61) * 10**15 - 3 * 10**16)
 GRAPH = replace(training.make_graph(weighted=True), ids=IDS)
 CHOSEN = IDS[[40, 3, 60, 3, 0]]
@@ -35,7 +35,7 @@ CHOSEN = IDS[[40, 3, 60, 3, 0]]
 
 @pytest.fixture(scope="module")
 def finished() -> dict[int, training.Run]:
-    """Hold the runs by number of ranks, so that each is trained once."""
+    """Keep the runs by number of ranks, so that each is trained only once."""
     return {}
 
 
@@ -161,7 +161,7 @@ def test_replication_changes_nothing(
 
 
 def write_other(comm: MPI.Intracomm, path: Path, graph: training.Graph, **data: Any) -> Path:
-    """Write a store in one part without labels, unless given, and without a split."""
+    """Write a store in one part, without labels unless given, and without a split."""
     if comm.rank == 0:
         rows, columns = graph.adjacency.nonzero()
         edges = {"": (columns, rows, graph.adjacency.data)}
@@ -188,7 +188,7 @@ def test_another_graph_keeps_the_scale_of_training(
             found[store] = file["probabilities"][...]
     expected = run.predictions()["probabilities"]
     np.testing.assert_allclose(found[same], expected, rtol=1e-5, atol=1e-7)
-    # Its own mean would have hidden the shift.
+    # Its own mean would hide the shift.
     assert np.abs(found[other][np.argsort(IDS)] - expected).max() > 1e-3
 
 

@@ -1,4 +1,4 @@
-"""``hpcgnn.split``: the same nodes in a store and in its partition, all else as it was."""
+"""``hpcgnn.split``: the same nodes in a store and in its partition, everything else unchanged."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What is typed wrongly is told in one line, which names the thing and the remedy."""
+"""Typing errors give an error of one line, which names the thing and the remedy."""
 
 import sys
 from pathlib import Path
@@ -186,7 +186,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("empty").mkdir()
 
 
-# Another test may have loaded what a command runs.
+# Another test may have loaded the module that a command runs.
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize(("words", "told"), CASES.items(), ids=CASES)
 def test_wrong_usage_is_one_line(
@@ -197,7 +197,7 @@ def test_wrong_usage_is_one_line(
     try:
         found = find_command(command) if command in COMMANDS else None
         if isinstance(found, Command):
-            # Its ranks: this one.
+            # Its only rank is this process.
             found.call(rest, MPI.COMM_SELF)
         else:
             monkeypatch.setattr(sys, "argv", ["hpcgnn", command, *rest])

@@ -1,4 +1,4 @@
-"""A process without a sign of life ends with a status of its own, whatever holds it."""
+"""A process that shows no progress ends with its own status, whatever blocks it."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def outcome(body: str) -> tuple[int, str]:
     "wait", ["time.sleep(90)", "ctypes.PyDLL(None).sleep(90)", "while True: pass"]
 )
 def test_names_place_and_stacks(wait: str) -> None:
-    """The second holds the interpreter's lock, as HDF5 does on a file system that hangs."""
+    """The second one keeps the GIL, as HDF5 does on a file system that hangs."""
     status, errors = outcome(f"""
         def stand_here():
             {wait}

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A stranger's installation: the sdist of this tree, a wheel built from it, and the quickstart run from
-# an empty folder in an empty environment, for each Python given (default: that of .venv).
+# A user's installation: the sdist of this tree, a wheel built from it, and the quickstart in an empty
+# folder and an empty environment, for each given Python (default: that of .venv).
 #
 #   bash tests/wheel.sh [PYTHON...]     (minutes each; needs the package index, and no MPI: a wheel's)
 #
@@ -19,7 +19,7 @@ install() {
         --constraint "$root/jobs/constraints.txt" "${@:2}"
 }
 
-# What git tracks: neither what was built in this tree, nor what a run left there.
+# Only files that git tracks: no built files, and none that a run left.
 mkdir tree
 (cd "$root" && git ls-files -z | tar --null --ignore-failed-read -cf - -T -) | tar -xf - -C tree
 for python in "$@"; do
@@ -52,7 +52,7 @@ for python in "$@"; do
         bash jobs/quickstart.sh
         [[ -s runs/quickstart/predictions.h5 && -s runs/quickstart/report.html ]]
     )
-    # Every instruction set is inside, whatever this machine has; so are stubs and the marker of types.
+    # It contains every instruction set, whatever this machine supports, and stubs and py.typed.
     "$name/bin/python" -I - <<'PY'
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``python -m tests.words [PAGE...]``: words a page, its long sentences, its wide lines of code.
+"""``python -m tests.words [PAGE...]``: words of pages, their long sentences, wide lines of code.
 
 User pages are README.md and what docs/index.md lists above its heading "Inside".
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LONG = 30
-"""Words: a sentence of more is long."""
+"""A sentence with more words is long."""
 WIDE = 80
-"""Columns: a line of code of more is wide."""
+"""A line of code with more columns is wide."""
 
 _FENCED = re.compile(r"^```(\w*).*?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`[^`]*`")
@@ -24,7 +24,7 @@ _WORD = re.compile(r"[A-Za-z]")
 
 @dataclass(frozen=True)
 class Page:
-    """What was counted on a page: words as `wc` does, sentences, long ones, wide lines of code."""
+    """The counts of a page: words as in `wc`, sentences, long ones, wide lines of code."""
 
     name: str
     words: int
@@ -57,7 +57,7 @@ def count(name: str) -> Page:
 
 
 def _blocks(prose: str) -> list[str]:
-    """Return paragraphs, items of lists and cells of tables, a line each."""
+    """Return paragraphs, list items and table cells, one in each line."""
     found: list[str] = []
     for paragraph in re.split(r"\n\s*\n", prose):
         parts = re.split(r"\n(?=\s*(?:[-*]|\d+\.)\s)|\n(?=\s*\|)|\n(?=#)", paragraph)

@@ -1,11 +1,11 @@
-"""Execution path preparing for faster GCN training, again, on processors.
+"""Execution path preparing for faster GCN training, reproduced on CPUs.
 
     python -m benchmarks.papers.execution_paths [table-4 ...] [--quick | --docs benchmarks/results]
 
-A GCN with 128 features, 16 hidden columns and a tenth of the nodes for training, one rank, one
-thread. Execution paths are `exchange.active_sets = true`; without norms ours cut the forward pass
-to the same rows, which the paper's do not. What needs a card (Figures 5, 8, 9, Table II) is in
-docs/gpu.md.
+A GCN with 128 features, 16 hidden columns and a tenth of the nodes for training, on one rank and
+one thread. Execution paths are `exchange.active_sets = true`; without norms, ours also limit the
+forward pass to the same rows, which the paper's do not. The exhibits that need a GPU (Figures 5, 8,
+9, Table II) are in docs/gpu.md.
 """
 
 from collections import defaultdict
@@ -26,7 +26,8 @@ from hpcgnn.storage import GraphStore
 
 PAPER = "Accelerating Backward Aggregation in GCN Training with Execution Path Preparing on GPUs"
 MIB = 2.0**20
-# By mean degree: sparse and local as Youtube's periphery, with hubs as Google, dense as Twitter.
+# By mean degree: sparse and local like Youtube's periphery, with hubs like Google, dense like
+# Twitter.
 STORES = {
     "grid3d": ("grid3d", "--shape", "40,40,40", "--features", 128, "--classes", 16),
     "planted": ("planted", "--nodes", 50_000, "--features", 128, "--classes", 16),
@@ -44,7 +45,7 @@ PATHS = {"whole graph": "false", "paths": "true"}
 
 @cache
 def _store(shop: Workshop, graph: str, share: float = 0.1) -> Path:
-    """Return a graph with a share of its nodes for training."""
+    """Return a store with a share of its nodes for training."""
     whole = shop.store(graph, "generate", *shop.size(STORES, SMALL)[graph])
     path = shop.folder / f"{graph}-{share:g}.h5"
     if not path.exists():
@@ -66,17 +67,17 @@ def _run(shop: Workshop, graph: str, active: str, layers: int = 2) -> Run:
 
 
 def _seconds(run: Run) -> dict[str, float]:
-    """Return the seconds of each pass and of the aggregations in it, of the fastest epoch.
+    """Return the seconds of each pass and of its aggregations, in the fastest epoch.
 
-    Others use the machine too, and only ever slow an epoch down.
+    Other load on the machine only ever slows an epoch down.
     """
     passes: dict[str, dict[int, SpanRecord]] = {"forward": {}, "backward": {}}
     # The first epoch builds transposes and buffers.
-    spans = [each for each in run.traces()[0].spans() if each.epoch]
+    spans = [span for span in run.traces()[0].spans() if span.epoch]
     for span in spans:
         if span.phase == "dense" and span.detail in passes:
             passes[span.detail][span.epoch] = span
-    found = {}
+    seconds = {}
     for name, outer in passes.items():
         inside = dict.fromkeys(outer, 0)
         for span in spans:
@@ -85,40 +86,40 @@ def _seconds(run: Run) -> dict[str, float]:
                 continue
             if around.start_ns <= span.start_ns and span.stop_ns <= around.stop_ns:
                 inside[span.epoch] += span.self_ns
-        found[name] = min(each.duration_ns for each in outer.values()) * 1e-9
-        found[f"{name} aggregation"] = min(inside.values()) * 1e-9
-    return found
+        seconds[name] = min(span.duration_ns for span in outer.values()) * 1e-9
+        seconds[f"{name} aggregation"] = min(inside.values()) * 1e-9
+    return seconds
 
 
 def _epoch_s(run: Run) -> float:
-    """Return the seconds of an epoch without evaluation, each kind of span at its fastest."""
+    """Return the seconds of an epoch without evaluation, as the sum of each span's fastest."""
     sums: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for span in run.traces()[0].spans():
         if span.epoch and span.phase not in ("evaluate", "checkpoint"):
             sums[span.name][span.epoch] += span.self_ns
-    return sum(min(each.values()) for each in sums.values()) * 1e-9
+    return sum(min(by_epoch.values()) for by_epoch in sums.values()) * 1e-9
 
 
 @cache
 def _counted(shop: Workshop, graph: str, share: float, layers: int) -> tuple[float, float]:
-    """Return memory with paths over that without, and the edges of backward passes over all.
+    """Return the ratios of memory with and without paths, and of backward edges to all edges.
 
-    Bytes of float32 rows and of int32 columns with int64 offsets, as they are held: features, what
-    forward and backward keep of each layer, the graph, and beside them the paths' matrices.
+    Bytes of float32 rows and of int32 columns with int64 offsets, as in memory: features, the rows
+    that both passes keep of each layer, the graph, and in addition the paths' matrices.
     """
     config = load_config(None, [*_words(shop, graph, share, layers, "true"), "run.dir=none"])
     with ProcessGrid.of_this_process() as grid, GraphStore.open(config.graph.store) as store:
         whole = WholeGraph(grid, config, store)
     everything = whole.patterns[ALL]
-    paths = [whole.patterns.get((place, "in"), everything) for place in range(layers)]
+    paths = [whole.patterns.get((layer, "in"), everything) for layer in range(layers)]
     widths = [config.model.hidden] * (layers - 1) + [whole.facts.num_classes]
     # A layer's rows before and after the rectifier, and their gradients.
     columns = whole.facts.num_features + 4 * sum(widths)
     nodes = everything.shape[1]
     base = 4 * nodes * columns + _bytes(everything)
-    added = sum(_bytes(each) for each in paths if each is not everything)
+    added = sum(_bytes(path) for path in paths if path is not everything)
     # The first layer's features need no gradient.
-    edges = sum(each.nnz for each in paths[1:]) / ((layers - 1) * everything.nnz)
+    edges = sum(path.nnz for path in paths[1:]) / ((layers - 1) * everything.nnz)
     return (base + added) / base, edges
 
 
@@ -127,12 +128,12 @@ def _bytes(matrix: DistCSR) -> int:
 
 
 def figure_1(shop: Workshop) -> Exhibit:
-    """Where the time of an epoch goes, without execution paths.
+    """Breakdown of the time of an epoch, without execution paths.
 
-    The fastest of 14 epochs by the trace (the paper's first breakdown, on a P100). Backward passes
-    are somewhat less than half of an epoch, and aggregation a small part of them: features need no
-    gradient, so that ours leaves out the backward aggregation of the first layer, and processors
-    spend more on dense products than a GPU.
+    The fastest of 14 epochs in the trace (the paper's first breakdown, on a P100). Backward passes
+    take somewhat less than half of an epoch, and aggregation a small part of them: features need no
+    gradient, so we skip the backward aggregation of the first layer, and CPUs spend more time on
+    dense products than a GPU.
     """
     rows = []
     for graph in shop.size(STORES, SMALL):
@@ -153,31 +154,31 @@ def figure_1(shop: Workshop) -> Exhibit:
 
 
 def figure_6(shop: Workshop) -> Exhibit:
-    """Memory with execution paths over memory without, by share of training nodes.
+    """Ratio of memory with and without execution paths, by share of training nodes.
 
-    Counted for two layers as the paper has it: features, activations, gradients and the graph,
-    against the same and the paths' matrices. The denser the graph and the narrower the features,
-    the more they add; with the share of training nodes ours rise a little where the paper's stay,
-    since its loss keeps rows of training nodes only and ours of all. In training we need less than
-    without paths, not more: without norms the forward pass runs on the same rows.
+    Counted for two layers as in the paper: features, activations, gradients and the graph, compared
+    with the same plus the paths' matrices. These add more, the denser the graph and the narrower
+    the features. With the share of training nodes our ratios rise a little, while the paper's do
+    not, since its loss keeps rows of training nodes only, and ours keeps all. In training we need
+    less memory with paths, not more: without norms, the forward pass runs on the same rows.
     """
     rows = []
     for graph in shop.size(STORES, SMALL):
         shares = shop.size((0.1, 0.2, 0.4, 0.8), (0.1,))
-        found = [_counted(shop, graph, share, 2) for share in shares]
-        for each, form in zip(zip(*found, strict=True), ("{:.3f}", "{:.2f}"), strict=True):
-            what = "edges of the backward pass over all" if form == "{:.2f}" else "memory"
-            paper = "1.00 to 1.17, the same at 10 to 80 %" if what == "memory" else ""
-            rows.append((f"{graph}, {what}", paper, " / ".join(map(form.format, each))))
+        counted = [_counted(shop, graph, share, 2) for share in shares]
+        for ratios, form in zip(zip(*counted, strict=True), ("{:.3f}", "{:.2f}"), strict=True):
+            label = "edges of the backward pass over all" if form == "{:.2f}" else "memory"
+            paper = "1.00 to 1.17, the same at 10 to 80 %" if label == "memory" else ""
+            rows.append((f"{graph}, {label}", paper, " / ".join(map(form.format, ratios))))
     return Exhibit(("graph", "paper", "at 10 / 20 / 40 / 80 % training nodes"), rows)
 
 
 def table_4(shop: Workshop) -> Exhibit:
-    """Seconds of backward aggregation before and after.
+    """Seconds of backward aggregation without and with paths.
 
-    Milliseconds of the fastest of 14 epochs. One backward aggregation remains in two layers (see
-    Figure 1), on the edges of the training nodes. A tenth of the edges remains everywhere, yet the
-    gain is below two: graphs this small fit the caches, and what is left is the fixed price of a
+    Milliseconds of the fastest of 14 epochs. In two layers, one backward aggregation remains (see
+    Figure 1), on the edges of the training nodes. A tenth of the edges remains on every graph, yet
+    the gain is below two: graphs this small fit the caches, and the rest is the fixed cost of a
     product. The paper's gains grow with the graph, from 1.02 in DGL on Cora to 2.78 on Youtube.
     """
     rows = []
@@ -201,20 +202,20 @@ SAYS_4 = {
 
 
 def table_5(shop: Workshop) -> Exhibit:
-    """Preparing, training, accuracy.
+    """Time of preparation and training, and accuracy.
 
-    Preparing is the trace's `plan.active_sets`; training that of 100 epochs, each kind of span at
-    its fastest of 14, since others used the machine. Preparing takes one to three epochs, where the
-    paper's goes to a network that infers group sizes. Losses are equal up to rounding, hence no
-    difference in accuracy.
+    Preparation is the trace's `plan.active_sets`. Training is that of 100 epochs, computed from the
+    fastest of 14 for each kind of span, since the machine had other load. Preparation takes as long
+    as one to three epochs; the paper's is mostly that of a network which infers group sizes. Losses
+    are equal up to rounding, hence no difference in accuracy.
     """
     rows = []
     for graph in shop.size(STORES, SMALL):
         runs = {name: _run(shop, graph, active) for name, active in PATHS.items()}
         spans = runs["paths"].traces()[0].spans()
         prepared = sum(s.duration_ns for s in spans if s.name == "plan.active_sets") * 1e-9
-        before, after = (100 * _epoch_s(each) for each in runs.values())
-        scores = [100 * each.summary["mean"]["test"] for each in runs.values()]
+        before, after = (100 * _epoch_s(run) for run in runs.values())
+        scores = [100 * run.summary["mean"]["test"] for run in runs.values()]
         cells = (f"{prepared:.3f}", f"{after:.2f}", f"{before:.2f}", f"{before / after:.2f}")
         rows.append((graph, SAYS_5.get(graph, ""), *cells, f"{scores[1] - scores[0]:+.2f}"))
     heads = ("prepare s", "training s", "without", "speedup", "points of accuracy")
@@ -230,29 +231,30 @@ SAYS_5 = {
 
 
 def figure_11(shop: Workshop) -> Exhibit:
-    """Two to six layers, memory and edges of backward aggregation.
+    """Memory and edges of backward aggregation with two to six layers.
 
-    Counted as in Figure 6, a tenth of the nodes for training; all edges over those that remain
-    bound the speedup (Table IV has seconds of two layers). As in the paper each layer brings its
-    path closer to the whole graph and the gain fades, on graphs with hubs after two layers, on the
-    mesh a layer later. A layer adds 1 (mesh) to 7 % (R-MAT) of memory, the paper's 5 % between.
+    Counted as in Figure 6, with a tenth of the nodes for training; the ratio of all edges to those
+    that remain bounds the speedup (Table IV has seconds of two layers). As in the paper, with each
+    layer its path comes closer to the whole graph and the gain fades, after two layers on graphs
+    with hubs, one layer later on the mesh. A layer adds 1 (mesh) to 7 % (R-MAT) of memory; the
+    paper's 5 % is in between.
     """
     depths = shop.size((2, 3, 4, 5, 6), (2, 3))
     graphs = shop.size(STORES, SMALL)
-    found = {each: [_counted(shop, each, 0.1, layers) for layers in depths] for each in graphs}
+    curves = {graph: [_counted(shop, graph, 0.1, layers) for layers in depths] for graph in graphs}
     rows = []
-    for graph, points in found.items():
+    for graph, points in curves.items():
         memory, edges = zip(*points, strict=True)
-        speedups = " / ".join(f"{1 / max(each, 1e-9):.2f}" for each in edges)
-        rows.append((graph, SAYS_11, speedups, " / ".join(f"{each:.3f}" for each in memory)))
+        speedups = " / ".join(f"{1 / max(ratio, 1e-9):.2f}" for ratio in edges)
+        rows.append((graph, SAYS_11, speedups, " / ".join(f"{ratio:.3f}" for ratio in memory)))
     heads = (f"all edges over the paths', {depths[0]} to {depths[-1]} layers", "memory")
 
     def draw() -> Figure:
         titles = {"edges of paths over all": 1, "memory over that without": 0}
         figure, panels = row_of_panels(titles)
-        for panel, title, place in panels:
-            for graph, points in found.items():
-                heights = [each[place] for each in points]
+        for panel, title, index in panels:
+            for graph, points in curves.items():
+                heights = [point[index] for point in points]
                 panel.plot(depths, heights, "o-", markersize=3, label=graph)
             panel.set(title=title, xlabel="layers")
             panel.grid(visible=True)

@@ -1,7 +1,7 @@
-"""What the five scripts share: an exhibit beside its paper's, commands to build it, the page.
+"""Shared by the five scripts: exhibits beside the papers', commands that build them, the page.
 
-A function builds an exhibit: its name is the paper's label, the first line of its docstring the
-title, the others say what stands for what and why a shape differs.
+A function builds an exhibit. Its name is the paper's label and the first line of its docstring the
+title; the other lines explain the stand-ins and why shapes differ.
 """
 
 import argparse
@@ -48,11 +48,11 @@ class Exhibit:
     Parameters
     ----------
     columns
-        Heads; the second is what the paper printed, the others are ours.
+        Heads; the second column has the paper's printed values, the others ours.
     rows
         Cells.
     draw
-        Ours as a figure; None: the table says it.
+        Draws our figure; None: there is only the table.
     """
 
     columns: Sequence[str]
@@ -61,40 +61,40 @@ class Exhibit:
 
 
 class Workshop:
-    """The commands of this project as a user starts them, and a folder for what they write.
+    """The commands of this project as a user starts them, and a folder for their files.
 
     Parameters
     ----------
     folder
-        For stores and runs; what is there already is not made again.
+        For stores and runs; existing ones are not made again.
     quick
-        Whether sizes are those of a test.
+        Whether to use the small sizes of a test.
     """
 
     def __init__(self, folder: Path, *, quick: bool) -> None:
         self.folder, self.quick = folder, quick
 
     def size(self, whole: Any, quick: Any) -> Any:
-        """Return the one that applies."""
+        """Return the size to use."""
         return quick if self.quick else whole
 
     def python(self, *words: object, ranks: int = 0, threads: int = 1) -> str:
-        """Return what ``python -m WORDS`` prints; with `ranks` the launcher starts it.
+        """Return the output of ``python -m WORDS``, started by the launcher if there are `ranks`.
 
         Raises
         ------
         InputError
-            When it fails.
+            If the command fails.
         """
         command = [sys.executable, "-m", *map(str, words)]
         if ranks:
             script = '. jobs/env.sh && mpi_exec "$@"'
             command = ["bash", "-c", script, "bash", str(ranks), *command]
-        one = {"HPCGNN_VENV": sys.prefix, "OMP_NUM_THREADS": str(threads)}
+        variables = {"HPCGNN_VENV": sys.prefix, "OMP_NUM_THREADS": str(threads)}
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, **one},
+            env={**os.environ, **variables},
             capture_output=True,
             text=True,
             check=False,
@@ -104,24 +104,24 @@ class Workshop:
         return done.stdout
 
     def lines(self, *words: object, ranks: int = 0) -> list[dict[str, Any]]:
-        """Return the JSON objects that ``python -m WORDS --json`` prints, one a line or a list."""
+        """Return the JSON objects that ``python -m WORDS --json`` prints, as lines or as a list."""
         text = self.python(*words, "--json", ranks=ranks)
         if text.lstrip().startswith("["):
             return list(json.loads(text))
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
     def store(self, name: str, *words: object) -> Path:
-        """Return a store, made by ``hpcgnn WORDS -o STORE`` where it is not there."""
+        """Return a store, made by ``hpcgnn WORDS -o STORE`` unless it exists."""
         path = self.folder / f"{name}.h5"
         if not path.exists():
             self.python("hpcgnn", *words, "-o", path)
         return path
 
     def parts(self, store: Path, method: str, number: int, *words: object) -> Path:
-        """Return `store` cut into so many parts."""
-        chosen = ("--method", method, *words)
+        """Return `store` cut into `number` parts."""
         name = "-".join([store.stem, method, *map(str, words), str(number)])
-        return self.store(name, "partition", store, "--parts", number, *chosen)
+        options = ("--parts", number, "--method", method, *words)
+        return self.store(name, "partition", store, *options)
 
     def plan(
         self,
@@ -133,7 +133,7 @@ class Workshop:
         schedules: Sequence[str] = ("resident",),
         prefetch: int = 0,
     ) -> list[Candidate]:
-        """Return what ``hpcgnn plan WORDS`` says of these ranks and schedules."""
+        """Return the predictions of ``hpcgnn plan WORDS`` for these ranks and schedules."""
         config = load_config(None, [*words, "run.dir=none", "run.threads=1"])
         wanted = list(choices(ranks, ((1, 1),), (exchange,), schedules, prefetch))
         with (
@@ -152,18 +152,18 @@ class Workshop:
         return open_run(path)
 
 
-def row_of_panels(found: Mapping[str, Any]) -> tuple[Figure, list[tuple[Axes, str, Any]]]:
+def row_of_panels(items: Mapping[str, Any]) -> tuple[Figure, list[tuple[Axes, str, Any]]]:
     """Return a figure with a panel for each item, and (panel, key, value) of each."""
-    figure = new_figure(3.1 * len(found), 2.6)
-    panels = np.ravel(figure.subplots(1, len(found)))
-    return figure, [(panel, *item) for panel, item in zip(panels, found.items(), strict=True)]
+    figure = new_figure(3.1 * len(items), 2.6)
+    panels = np.ravel(figure.subplots(1, len(items)))
+    return figure, [(panel, *item) for panel, item in zip(panels, items.items(), strict=True)]
 
 
 def over_powers(panel: Axes, across: Sequence[int], label: str) -> None:
-    """Give a panel an axis of powers of two with their numbers, and a grid."""
+    """Give a panel an axis of powers of two, labelled as plain numbers, and a grid."""
     panel.set_xscale("log", base=2)
-    # Powers would be written as formulas, which text in figures is not.
-    panel.set_xticks(across, [str(each) for each in across])
+    # The default formatter writes powers as formulas, which figures do not use.
+    panel.set_xticks(across, [str(power) for power in across])
     panel.minorticks_off()
     panel.set_xlabel(label)
     panel.grid(visible=True)
@@ -182,46 +182,47 @@ def _main(name: str, paper: str, builds: Sequence[Build]) -> None:
     cli = argparse.ArgumentParser(prog=f"python -m benchmarks.papers.{name}", description=paper)
     known = {build.__name__.replace("_", "-"): build for build in builds}
     cli.add_argument("exhibits", nargs="*", metavar="EXHIBIT", help=f"of {', '.join(known)}")
-    cli.add_argument("--quick", action="store_true", help="small sizes, to see that all works")
+    cli.add_argument("--quick", action="store_true", help="small sizes, to check that all works")
     cli.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/papers.md and its figures")
     cli.add_argument("--work", type=Path, metavar="DIR", help="keep stores and runs here")
     options = cli.parse_args()
     for unknown in set(options.exhibits) - set(known):
         raise InputError(f"{unknown}: choose of {', '.join(known)}")
     if options.quick and options.docs:
-        raise InputError("--quick: its figures are not for the page; leave --docs out")
+        raise InputError("--quick: its figures are not for the page; omit --docs")
     with tempfile.TemporaryDirectory() as scratch:
         folder = (options.work or Path(scratch)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         shop = Workshop(folder, quick=options.quick)
         for key in options.exhibits or known:
             began = time.perf_counter()
-            found = known[key](shop)
-            title, remark = _says(known[key])
-            print_table(title, found.columns, [list(map(str, row)) for row in found.rows])
+            exhibit = known[key](shop)
+            title, remark = _title_and_remark(known[key])
+            print_table(title, exhibit.columns, [list(map(str, row)) for row in exhibit.rows])
             report(f"{key}: {time.perf_counter() - began:.0f} s")
             stem = f"{name}-{key}"
-            if found.draw is not None:
-                place = options.docs / "papers" if options.docs else folder
-                save_figure(found.draw, place, stem, kinds=("png",))
+            if exhibit.draw is not None:
+                figures = options.docs / "papers" if options.docs else folder
+                save_figure(exhibit.draw, figures, stem, kinds=("png",))
             if options.docs:
                 command = f"python -m benchmarks.papers.{name} {key}"
-                text = section(title, remark, found, command, stem)
+                text = section(title, remark, exhibit, command, stem)
                 write_section(options.docs / PAGE, stem, text)
 
 
-def _says(build: Build) -> tuple[str, str]:
+def _title_and_remark(build: Build) -> tuple[str, str]:
     """Return the title of an exhibit and its remark, a paragraph."""
     title, _, remark = (inspect.getdoc(build) or "").partition("\n")
     label = build.__name__.replace("_", " ").capitalize()
     return f"{label}: {title.rstrip('.')}", " ".join(remark.split())
 
 
-def section(title: str, remark: str, found: Exhibit, command: str, stem: str) -> str:
+def section(title: str, remark: str, exhibit: Exhibit, command: str, stem: str) -> str:
     """Return an exhibit as Markdown."""
     lines = [f"### {title}", "", *_wrapped(remark), ""]
-    lines += [_line(found.columns), "|---" * len(found.columns) + "|", *map(_line, found.rows), ""]
-    if found.draw is not None:
+    rule = "|---" * len(exhibit.columns) + "|"
+    lines += [_line(exhibit.columns), rule, *map(_line, exhibit.rows), ""]
+    if exhibit.draw is not None:
         lines += [f"![{title}](papers/{stem}.png)", ""]
     today = time.strftime("%Y-%m-%d")
     return "\n".join([*lines, f"`{command}`, {today}, commit {commit()}.", ""])
@@ -241,11 +242,11 @@ def write_section(page: Path, key: str, text: str) -> None:
     Raises
     ------
     InputError
-        When the page has no such mark.
+        If the page has no such mark.
     """
     mark = f"<!-- {key} -->\n"
-    head, found, rest = page.read_text("utf-8").partition(mark)
-    if not found:
+    head, separator, rest = page.read_text("utf-8").partition(mark)
+    if not separator:
         raise InputError(f"{page}: has no line {mark.strip()}; add it where the section belongs")
     next_mark = re.search(r"^<!-- ", rest, re.MULTILINE)
     tail = rest[next_mark.start() :] if next_mark else ""

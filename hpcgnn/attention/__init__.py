@@ -1,6 +1,6 @@
 """Attention over a distributed pattern of edges: scores, softmax states, the pass over all ranks.
 
-`AttentionOperator` is what layers attend with; `DistributedAttention` is the product loop with a
+Layers attend through an `AttentionOperator`; `DistributedAttention` is the product loop with a
 softmax. No array of edges is ever made.
 """
 

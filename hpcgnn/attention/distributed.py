@@ -46,7 +46,7 @@ class DistributedAttention(DistributedSpMM):
     ) -> None:
         super().__init__(grid, matrix, exchange, trace)
         self._edges = edges
-        # Of numbers of entries, where their features change.
+        # Blocks with the numbers of their edges, from which edges get other features.
         self._numbered: tuple[LocalMatrix | None, RemotePart | None]
         self._numbered = self._diagonal, self._fetched
         if edges is not None:
@@ -67,7 +67,7 @@ class DistributedAttention(DistributedSpMM):
 
     @collective
     def _read_edges(self, edges: EdgeFeatures) -> None:
-        """Give every block the features of its edges; those of pushed ones come from elsewhere."""
+        """Give every block the features of its edges; other ranks send those of pushed edges."""
         diagonal, fetched = self._numbered
         if isinstance(diagonal, LocalCSR):
             self._diagonal = edges.own(diagonal)
@@ -82,14 +82,14 @@ class DistributedAttention(DistributedSpMM):
         if pushed is not None:
             pushed.blocks = pushed.push_blocks = edges.others(pushed.blocks)
         if edges.entries is None:
-            # Nobody asks for the numbers again.
+            # The numbers are not needed again.
             self._numbered = None, None
 
     @collective
     def with_edge_columns(self, rows: FloatArray) -> "DistributedAttention":
-        """Return the same over edges with more features (E, any), in the order of the store."""
+        """Return a copy whose edges have more features (E, any), in the order of the store."""
         assert self._edges is not None
-        assert self._pushed is None, "edges that are pushed are those of other ranks"
+        assert self._pushed is None, "pushed edges belong to other ranks"
         widened = copy(self)
         widened._read_edges(self._edges.with_columns(rows))
         if self._values is not None and widened._fetched is not None:
@@ -100,34 +100,34 @@ class DistributedAttention(DistributedSpMM):
     def whole(self) -> WholePattern | None:
         """The pattern where one rank's main memory holds all of it; see `AttentionOperator`."""
         alone = self.grid.num_blocks == self.grid.replication == 1
-        # No kernel of a device attends over the input.
+        # GPUs have no kernel that attends before projection.
         if not alone or not isinstance(self._diagonal, LocalCSR):
             return None
         return WholePattern(self._diagonal.with_all_rows, self._row_ids, self._column_ids)
 
     @collective
     def attend(
-        self, given: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
+        self, inputs: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
-        self._check(given)
+        self._check(inputs)
         self.grid.moment.next_product()
         now = self.grid.moment.now
-        scores, values, targets = given.scores, given.values, given.targets
+        scores, values, targets = inputs.scores, inputs.values, inputs.targets
         shape = len(targets), scores.heads, scores.result_width(values)
         state = AttentionState.empty(*shape, targets.dtype, self.memory)
         fetched, pushed, trace = self._values, self._states, self.trace
-        fetch = None if fetched is None else fetched.start(given, now, keep=keep)
-        push = None if pushed is None else pushed.start(given, state, now)
+        fetch = None if fetched is None else fetched.start(inputs, now, keep=keep)
+        push = None if pushed is None else pushed.start(inputs, state, now)
         with trace.span("interior.forward"):
             if self._diagonal is not None:
-                own = given.drawn(self._row_ids, self._column_ids)
+                own = inputs.drawn(self._row_ids, self._column_ids)
                 score = scores.operands(self.memory, ScoredRows(values, targets, ROWS))
                 scores.forward(self._diagonal, score, state, own)
         kept = None
         if fetched is not None and fetch is not None:
-            kept = fetched.attend(fetch, given, state, now, keep=keep)
-        # A push by stages begins in its `finish`: the fetched ghosts must be gone by then.
+            kept = fetched.attend(fetch, inputs, state, now, keep=keep)
+        # A push by stages begins in its `finish`: the fetched ghosts must be freed by then.
         del fetch
         if push is not None:
             push.finish()
@@ -138,30 +138,30 @@ class DistributedAttention(DistributedSpMM):
 
     @collective
     def attend_transpose(
-        self, given: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
+        self, inputs: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
     ) -> Gradients:
         """Return the gradients of values, targets and weights; see `AttentionOperator`."""
-        self._check(given)
+        self._check(inputs)
         self.grid.moment.next_product()
-        scores, values, targets = given.scores, given.values, given.targets
+        scores, values, targets = inputs.scores, inputs.values, inputs.targets
         saved = SoftmaxGradient(softmax.lse, gradient, delta)
         zeros = self.memory.arrays.zeros
         like = values, targets, scores.weights
-        for_values, for_targets, for_weights = (zeros(e.shape, targets.dtype) for e in like)
+        for_values, for_targets, for_weights = (zeros(a.shape, targets.dtype) for a in like)
         gradients = Gradients(for_values, for_targets, for_weights)
         push = None
         if self._values is not None:
-            push = self._values.start_transpose(given, saved, softmax, gradients)
+            push = self._values.start_transpose(inputs, saved, softmax, gradients)
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:
-                own = given.drawn(self._row_ids, self._column_ids)
+                own = inputs.drawn(self._row_ids, self._column_ids)
                 score = scores.operands(self.memory, ScoredRows(values, targets, ROWS))
                 blocks = self._diagonal, self._diagonal.transposed
                 scores.backward(BackwardWalk(*blocks, score, saved, gradients, own))
         if push is not None:
             push.finish()
         if self._states is not None:
-            self._states.transpose(given, saved, softmax, gradients)
+            self._states.transpose(inputs, saved, softmax, gradients)
         if self.grid.replication > 1:
             self._exchange.sum_columns.add(for_values)
             self._exchange.sum_rows.add(for_targets)
@@ -169,8 +169,8 @@ class DistributedAttention(DistributedSpMM):
                 self._carrier.sum_over_replicas(for_weights)
         return gradients
 
-    def _check(self, given: AttentionInput) -> None:
-        targets, values = len(given.targets), len(given.values)
+    def _check(self, inputs: AttentionInput) -> None:
+        targets, values = len(inputs.targets), len(inputs.values)
         if (targets, values) != self.shape:
             raise ValueError(
                 f"expected {self.shape[1]} values and {self.shape[0]} targets, not {values} "

@@ -1,13 +1,13 @@
-"""Attention whose bits do not depend on who holds which rows: every sum in the order of the nodes.
+"""Attention with equal bits at any distribution of rows: every sum is in the order of the nodes.
 
-A rank fetches what its rows attend to, and adds up each row's edges by increasing node, whether it
-owns the node or not. Backward it does so over its rows for the gradients of the targets. What each
-edge gives to its value is rounded to multiples of one number, and sums of these integers, which
-have no order, are pushed once for all relations. Where relations map their values, and where edges
-have features, nothing is pushed, so there is nothing to round on the way: the rows that attend to
-its columns are fetched. The kernels are those of the default, which walk each line as a whole here,
-the edges of one relation after another; where edges have features, coefficients are arrays of
-edges. The configured exchange has no part in it, and replicas do the same work.
+A rank fetches all values that its rows attend to, and adds up each row's edges by increasing node,
+whether or not it owns the node. The gradients of targets are computed in the same way. The terms of
+a value's gradient, one for each edge, are rounded to multiples of one number. The sums of such
+integers do not depend on their order, so they are pushed, once for all relations. Where relations
+map their values or edges have features, nothing is rounded or pushed: a rank fetches the rows that
+attend to its columns instead. The kernels are the default ones, which here walk each line as a
+whole, one relation's edges after another's; where edges have features, coefficients are stored for
+every edge. The configured exchange is not used, and replicas repeat the same work.
 """
 
 from abc import ABC, abstractmethod
@@ -51,12 +51,12 @@ _CHUNK_VALUES = 1 << 20
 """Gathered values of edges in memory at a time."""
 
 _MORE_BITS = 5
-"""Of what an edge gives, below the most that it could, beside those of its dtype: the bound is some
-bits too large. Sums of up to 7 fit in 4 bytes, and of up to 2047 in 5."""
+"""Bits of an edge's term below its upper bound, in addition to those of its dtype, since the bound
+is some bits too large. Sums of up to 7 terms fit in 4 bytes, of up to 2047 in 5."""
 
 
 class Exact(Protocol):
-    """Arithmetic of rows in main memory whose bits do not depend on who holds which rows."""
+    """Arithmetic in main memory with equal bits at any distribution of rows."""
 
     def product_of(self, rows: FloatArray, matrix: FloatArray) -> FloatArray:
         """Return ``rows matrix``."""
@@ -71,11 +71,11 @@ class Exact(Protocol):
 
 
 class _Edges:
-    """Edges between lines and ends, both on this rank, each line in the order of its ends.
+    """Edges between lines and ends that are both on this rank, each line in the order of its ends.
 
-    `indptr` and `ends` (nnz,) int32 are as of a `LocalCSR` of `shape` (lines, ends), `features`
-    (nnz, F). Lines are targets or, not `by_row`, values; `rows` and `columns` (nnz,) int32 say
-    where the target and the value of each edge are among those at hand.
+    `indptr` and `ends` (nnz,) int32 are those of a `LocalCSR` of `shape` (lines, ends); `features`
+    are (nnz, F). Lines are targets if `by_row`, values otherwise; `rows` and `columns` (nnz,) int32
+    are the positions of each edge's target and value among those on this rank.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class _Edges:
 
     @cached_property
     def transposed(self) -> tuple[kernels.Block, LocalIndices]:
-        """The edges by their other ends; and (nnz,) where each edge is among these."""
+        """The edges by their other ends, and the position (nnz,) of each edge among these."""
         indptr, lines, _, numbers = kernels.transpose_csr(
             self.edges.indptr, self.edges.indices, None, self.edges.shape[1], with_source=True
         )
@@ -107,7 +107,7 @@ class _Edges:
     def total(self, of_edges: FloatArray, positions: LocalIndices | None = None) -> FloatArray:
         """Return the sums over the edges of each line, (lines, H), added in their order.
 
-        `positions` (nnz,) tell where each edge is; None: in order.
+        `positions` (nnz,) are those of the edges in `of_edges`; None: in order.
         """
         out = np.empty((self.edges.shape[0], of_edges.shape[1]), of_edges.dtype)
         positions = self._in_order if positions is None else positions
@@ -115,19 +115,19 @@ class _Edges:
         return out
 
     def weighted(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
-        """Return the sums of other ends' rows (ends, H * D) by weights (nnz, H) of the edges."""
+        """Return (lines, H * D) sums of the ends' rows (ends, H * D) with edge weights (nnz, H)."""
         blocks = map(np.ascontiguousarray, np.split(rows, weights.shape[1], axis=1))
         sums = [self.sums(column, block) for column, block in zip(weights.T, blocks, strict=True)]
         return np.concatenate(sums, axis=1)
 
     def sums(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
-        """Return the sums (lines, any) of other ends' rows (ends, any) by weights (nnz,)."""
+        """Return (lines, any) sums of the ends' rows (ends, any) with edge weights (nnz,)."""
         out = np.empty((self.edges.shape[0], rows.shape[1]), rows.dtype)
         self.edges.with_values(np.ascontiguousarray(weights)).matmul(rows, out)
         return out
 
     def inner_products(self, targets: FloatArray, values: FloatArray, heads: int) -> FloatArray:
-        """Return for each edge and head (nnz, H) the product of rows of its two ends."""
+        """Return for each edge and head (nnz, H) the inner product of its target and value."""
         width = targets.shape[1] // max(heads, 1)
         out = np.empty((len(self.lines), heads), targets.dtype)
         step = max(1, _CHUNK_VALUES // max(1, targets.shape[1]))
@@ -149,9 +149,9 @@ class _Edges:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The edges of one relation: all its targets, and the values that occur.
+    """The edges of one relation, between all of its targets and the values that its edges read.
 
-    `rows` and `columns` are where these are among those at hand.
+    `rows` and `columns` are the positions of these among the targets and values of all relations.
     """
 
     edges: _Edges
@@ -159,19 +159,19 @@ class _Part:
     columns: LocalIndices | slice
 
     def saved(self, of_all: SoftmaxGradient) -> SoftmaxGradient:
-        """Return what is saved of its targets."""
+        """Return the saved arrays of its targets."""
         return SoftmaxGradient(
             of_all.lse[self.rows], of_all.grad[self.rows], of_all.delta[self.rows]
         )
 
 
 class _Side(_Edges):
-    """The edges of this rank's rows, or of its columns, whatever rank has the other ends.
+    """The edges of this rank's rows or of its columns, whichever ranks have the other ends.
 
-    `entries` are the own line of each edge (nnz,) int32, its other end, a global number of
-    `others`, int64, and what orders these, int64: for rows the target, and among rows of one target
-    the relation; then features (nnz, F). `moves` fetches what other ranks have, None: nothing.
-    `kinds` (targets at hand,) are their relations, `far_ghosts` the ends that other ranks have.
+    `entries` are, for each edge, its line on this rank (nnz,) int32, the global number of its other
+    end, int64, a key that sorts the ends of a line, int64 (of a row: its node, then its relation),
+    and features (nnz, F). `far_ghosts` are the ends on other ranks, whose rows `moves` fetches;
+    None: there are none.
     """
 
     def __init__(
@@ -198,6 +198,7 @@ class _Side(_Edges):
         shape = num_lines, num_rows + len(ghosts)
         super().__init__(_offsets(lines, num_lines), ends, features[order], shape, by_row=by_row)
         self._by_row, self._num_kinds = by_row, matrix.num_relations
+        # The relation of each target.
         self._kinds = np.zeros(shape[1 - by_row], np.int64)
         self._kinds[: matrix.shape[0]] = _nodes(matrix)[0]
         if not by_row:
@@ -224,12 +225,12 @@ class _Side(_Edges):
 
     @collective
     def ghosts(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
-        """Return the rows of the ghosts, given own ones."""
+        """Return the rows of the ghosts, given this rank's rows."""
         return _fetched(self._moves, rows, trace)
 
     @collective
     def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
-        """Return own rows, and behind them those of the ghosts."""
+        """Return this rank's rows, followed by those of the ghosts."""
         return _joined(rows, self.ghosts(rows, trace))
 
     @collective
@@ -241,10 +242,10 @@ class _Side(_Edges):
 
 
 class _OnePerNode:
-    """Rows that are the same for all relations of a node, which travel once.
+    """A fetch of rows that are the same for all relations of a node: each travels once.
 
-    The matrix is by relation, `ghosts` (n,) int64 are those of its rows that arrive here, from the
-    owners that `pushing`, of the matrix `by_node`, fetches them from.
+    `matrix` has a row for each node and relation, `ghosts` (n,) int64 are those of its rows to
+    fetch. `by_node` has a row for each node, and `pushing` fetches its rows.
     """
 
     @collective
@@ -259,14 +260,14 @@ class _OnePerNode:
 
     @collective
     def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
-        """Return own rows, and behind them those of the ghosts, as `_Side.fetch` does."""
+        """Return this rank's rows, followed by those of the ghosts, as `_Side.fetch` does."""
         ghosts = _fetched(self._moves, rows[self._first], trace)
         return _joined(rows, ghosts[self._numbers])
 
 
 @collective
 def _fetched(moves: GhostExchange | None, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
-    """Return the rows of the ghosts, given own ones; None moves nothing."""
+    """Return the rows of the ghosts, given this rank's rows; None: there are no ghosts."""
     if moves is None:
         return rows[:0]
     fetch = moves.start_fetch(np.ascontiguousarray(rows), keep=True)
@@ -275,19 +276,19 @@ def _fetched(moves: GhostExchange | None, rows: FloatArray, trace: TraceRecorder
 
 
 def _offsets(lines: Array, num_lines: int) -> Offsets:
-    """Return where each line begins, given the line of each edge in order."""
+    """Return the offsets of the lines, given the sorted lines of the edges."""
     counts = np.bincount(lines, minlength=num_lines)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _span(numbers: LocalIndices) -> LocalIndices | slice:
-    """Return numbers that increase as a slice where none is left out, whose rows are no copy."""
+    """Return increasing numbers as a slice if they are consecutive: slices copy no rows."""
     start, stop = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
     return slice(start, stop) if stop - start == len(numbers) else numbers
 
 
 def _positions_of(sorted_nodes: LocalIndices, nodes: LocalIndices) -> LocalIndices:
-    """Return where nodes are among some that increase, int32."""
+    """Return the int32 positions of nodes in a sorted array that has them all."""
     return np.searchsorted(sorted_nodes, nodes).astype(np.int32)
 
 
@@ -296,14 +297,14 @@ def _joined(rows: FloatArray, ghosts: FloatArray) -> FloatArray:
 
 
 def _rectified(sums: FloatArray, numbers: FloatArray, slope: float) -> FloatArray:
-    """Return numbers as the rectifier of the sums, or its derivative, lets them through."""
+    """Return numbers times the derivative of the leaky rectifier at `sums`."""
     return np.where(sums > 0, numbers, numbers * numbers.dtype.type(slope))
 
 
 class _Passes(ABC):
-    """The passes over a side, given the targets and values that are at hand there.
+    """The passes over the edges of a side, given its targets and values.
 
-    `saved` are of the targets; results are of the side's lines.
+    `saved` has rows for the targets; results have rows for the side's lines.
     """
 
     def __init__(
@@ -320,44 +321,44 @@ class _Passes(ABC):
 
     @abstractmethod
     def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
-        """Write the means to `out`, plus a bias; return (rows, H) the log of the sum of weights."""
+        """Write the means to `out`, plus a bias; return (rows, H) the log-sum-exps of logits."""
 
     @abstractmethod
     def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
-        """Return the gradients of targets, and of what features are multiplied with, of all ranks.
+        """Return the gradients of targets and (H, any) the weights' gradients known to rows.
 
-        Lines are rows; the second is (H, any). Collective.
+        Lines are rows; gradients of weights are sums over all ranks. Collective.
         """
 
     @abstractmethod
     def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
-        """Return the gradients of values, and (H, any) of vectors, of all ranks.
+        """Return the gradients of values and (H, any) the weights' gradients known to columns.
 
-        Lines are columns. Collective.
+        Lines are columns; gradients of weights are sums over all ranks. Collective.
         """
 
     @collective
     def transpose_pushed(
         self, saved: SoftmaxGradient, pushed: "PushedSums"
     ) -> tuple[FloatArray, FloatArray, FloatArray] | None:
-        """Return the gradients of own values, targets and weights; lines are rows.
+        """Return the gradients of this rank's values, of targets and of weights; lines are rows.
 
-        None: values are not pushed, but have a walk over columns.
+        None: gradients of values are not pushed; they need a walk over columns.
         """
         del saved, pushed
         return None
 
     @collective
     def transpose_fixed(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray] | None:
-        """Return the gradients of targets and weights (H, any), of all ranks; lines are rows.
+        """Return the gradients of targets and, over all ranks, of weights (H, any).
 
-        None: weights gain of a walk over columns alone.
+        Lines are rows. None: the gradients of weights need a walk over columns.
         """
         del saved
         return None
 
     def contract(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return ``leftᵀ right`` over all ranks; features without columns ask for no sum."""
+        """Return ``leftᵀ right`` over all ranks; without columns there is no sum over ranks."""
         if not right.shape[1]:
             return np.empty((left.shape[1], 0), left.dtype)
         return self.exact.contract_of(left, right)
@@ -368,7 +369,7 @@ class _Passes(ABC):
 
 
 class _ByKernel(_Passes):
-    """Scores whose edges have no features, by the kernels that the default has."""
+    """Passes by the kernels of the default attention."""
 
     def __init__(self, *inputs: Any) -> None:
         super().__init__(*inputs)
@@ -399,19 +400,19 @@ class _ByKernel(_Passes):
 
 
 class _Rounded(_ByKernel):
-    """What an edge gives to its value is rounded by itself; lines are rows.
+    """Passes that push the gradients of values; lines are rows.
 
-    No order of such sums matters, so that they can be pushed.
+    Each edge's term is rounded by itself, so the order of their sums does not matter.
     """
 
     @collective
     def _pushed(
         self, saved: SoftmaxGradient, pushed: "PushedSums", score: Score, into: Gradients
     ) -> FloatArray:
-        """Return (own values, any) what edges give to values; all else is added to `into`."""
+        """Return the edges' terms summed by value (own values, any); add all others to `into`."""
         block, _ = self.side.transposed
         top = self._top(saved, pushed.sums)
-        # What is not finite makes no number of any column.
+        # A column with a bound of infinity has NaN for all of its sums.
         top[~np.isfinite(top)] = np.inf
 
         def add_up(scale: FloatArray, bits: int, digits: int) -> FloatArray:
@@ -432,13 +433,13 @@ class _Rounded(_ByKernel):
 
     @abstractmethod
     def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
-        """Return (any,) what no number of an edge reaches on any rank, but for rounding."""
+        """Return (any,) bounds for the edges' terms by column on all ranks, up to rounding."""
 
     @collective
     def _tops(self, saved: SoftmaxGradient, sums: IntegerSums) -> tuple[FloatArray, FloatArray]:
-        """Return (H * D,) the largest gradients of any rank, and (H,) what no logit's reaches.
+        """Return (H * D,) the largest gradients of any rank, and (H,) bounds for those of logits.
 
-        A coefficient s is 1 at most. The gradient of a logit is ``s (<g, z> - delta)``, with delta
+        A coefficient s is at most 1. The gradient of a logit is ``s (<g, z> - delta)``, with delta
         the mean of the products: at most ``2 s (1 - s)`` times the lengths of g and z.
         """
         grad = saved.grad
@@ -448,7 +449,7 @@ class _Rounded(_ByKernel):
         return columns, through
 
     def _squares(self, rows: FloatArray) -> FloatArray:
-        """Return (any, H) the squared lengths of rows of a head."""
+        """Return (any, H) the squared length of each head's part of the rows."""
         squares = np.empty((len(rows), self.heads), rows.dtype)
         kernels.attention_delta(rows, rows, squares)
         return squares
@@ -456,12 +457,12 @@ class _Rounded(_ByKernel):
 
 @collective
 def _largest(sums: IntegerSums, *tables: FloatArray) -> list[FloatArray]:
-    """Return (n,) float64 the largest numbers of any rank of each column, for each (any, n)."""
+    """Return for each table (any, n) the largest magnitudes by column of all ranks, float64."""
     tops = sums.largest(np.concatenate([kernels.column_largest(table) for table in tables]))
     return np.split(tops, np.cumsum([table.shape[1] for table in tables])[:-1])
 
 
-class _Dynamics(_Rounded):
+class _PlainDynamic(_Rounded):
     """``<a, L(t_i + z_j)>``."""
 
     def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
@@ -470,14 +471,14 @@ class _Dynamics(_Rounded):
         return top
 
 
-class _Products(_Rounded):
+class _PlainProduct(_Rounded):
     """``<t_i, k_j>``, with ``v_j`` summed; values hold k_j and then v_j of each head."""
 
     def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
         grad, targets, delta = saved.grad, self.targets, saved.delta
         tables = grad, targets, delta, self._squares(grad), self._squares(self.values)
         columns, of_targets, of_delta, of_grad, of_values = _largest(sums, *tables)
-        # As of `_tops`, but that delta has the gradient of a sum of weights in it.
+        # As in `_tops`, except that delta also has the gradient of the log-sum-exp.
         through = np.sqrt(of_grad) * np.sqrt(of_values) + of_delta
         of_keys = through[:, None] * of_targets.reshape(self.heads, -1)
         both = np.stack([of_keys, columns.reshape(of_keys.shape)], axis=1)
@@ -485,7 +486,7 @@ class _Products(_Rounded):
 
 
 class _Additive(_Rounded):
-    """``L(t_i + <a, z_j> + <u, e_ij>)``: its kernel walks columns, and tells what edges gain."""
+    """``L(t_i + <a, z_j> + <u, e_ij>)``: its kernel walks columns and writes edges' gradients."""
 
     def __init__(self, *inputs: Any) -> None:
         super().__init__(*inputs)
@@ -507,7 +508,7 @@ class _Additive(_Rounded):
         return through
 
     def of_edges(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
-        """Return (nnz, H) the gradients of logits, and the coefficients; edges without features."""
+        """Return (nnz, H) the gradients of logits and the coefficients, without edge features."""
         assert isinstance(self.score, AdditiveScore)
         rows, (_, positions) = self.side.rows, self.side.transposed
         sums = self.targets[rows] + self.score.source[self.side.columns]
@@ -516,10 +517,10 @@ class _Additive(_Rounded):
 
     def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         for_values = np.zeros_like(self.values)
-        of_no_use = None if self.edges is None else np.empty_like(self.edges)
-        into = Gradients(for_values, self.targets, edges=of_no_use)
-        gained = self._walk(self.side.block, self.edges, saved, into)
-        return for_values, self._of_sources(gained, for_values)
+        unused = None if self.edges is None else np.empty_like(self.edges)
+        into = Gradients(for_values, self.targets, edges=unused)
+        for_source = self._walk(self.side.block, self.edges, saved, into)
+        return for_values, self._of_sources(for_source, for_values)
 
     def transpose_pushed(
         self, saved: SoftmaxGradient, pushed: "PushedSums"
@@ -530,16 +531,16 @@ class _Additive(_Rounded):
         into = Gradients(None, np.zeros_like(self.targets), source=source, edges=through)
         sums = self._pushed(saved, pushed, replace(self.score, edges=edges), into)
         parts = np.split(sums, [self.values.shape[1]], axis=1)
-        for_values, gained = map(np.ascontiguousarray, parts)
+        for_values, for_source = map(np.ascontiguousarray, parts)
         for_targets, of_features = self._of_edges(through)
-        of_vectors = self._of_sources(gained, for_values).reshape(self.heads, -1)
+        of_vectors = self._of_sources(for_source, for_values).reshape(self.heads, -1)
         return for_values, for_targets, np.concatenate([of_vectors, of_features], axis=1)
 
     def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
         return np.concatenate(self._tops(saved, sums))
 
     def _edges_by_column(self) -> FloatArray:
-        """Return (nnz, H) what edges have of their own, in the order of a walk over columns."""
+        """Return (nnz, H) the features' shares of logits, in the order of a walk over columns."""
         _, positions = self.side.transposed
         edges = np.zeros((len(positions), self.heads), self.targets.dtype)
         if self.edges is not None:
@@ -548,7 +549,7 @@ class _Additive(_Rounded):
 
     @collective
     def _of_edges(self, through: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return `transpose_rows` of the gradients of logits, in the order of columns."""
+        """Return the results of `transpose_rows`, given logits' gradients in column order."""
         _, positions = self.side.transposed
         for_targets = self.side.total(through, positions)
         if self.edges is None:
@@ -556,15 +557,15 @@ class _Additive(_Rounded):
         return for_targets, self.contract(through[positions], self.features)
 
     @collective
-    def _of_sources(self, gained: FloatArray, for_values: FloatArray) -> FloatArray:
-        """Return the gradients of vectors of all ranks, and add those of values.
+    def _of_sources(self, for_source: FloatArray, for_values: FloatArray) -> FloatArray:
+        """Return the gradients of vectors over all ranks, and add to those of values.
 
-        `gained` (own values, H) are those of the values' shares of logits.
+        `for_source` (own values, H) are the gradients of the values' shares of logits.
         """
-        vector, values = self.scores.vector, self.values[: len(gained)]
-        by_head = gained[:, :, None]
+        vector, values = self.scores.vector, self.values[: len(for_source)]
+        by_head = for_source[:, :, None]
         for_values += (by_head * vector).reshape(values.shape)
-        # Of no rows, a width that is left out could be any.
+        # Without rows, NumPy cannot infer a width of -1.
         products = by_head * values.reshape(len(values), *vector.shape)
         return self.exact.total_of(products.reshape(values.shape))
 
@@ -577,18 +578,18 @@ class _Additive(_Rounded):
     ) -> FloatArray:
         """Add to gradients of values and edges; return those of the values' shares of logits."""
         assert isinstance(self.score, AdditiveScore)
-        # The kernel adds up those of targets in no order that ranks share.
-        of_no_use, gained = np.zeros_like(self.targets), np.zeros_like(self.score.source)
-        into = replace(into, targets=of_no_use, source=gained)
+        # The kernel adds up those of targets in an order that depends on the distribution.
+        unused, for_source = np.zeros_like(self.targets), np.zeros_like(self.score.source)
+        into = replace(into, targets=unused, source=for_source)
         kernels.attention_backward(block, replace(self.score, edges=edges), saved, into)
-        return gained
+        return for_source
 
 
 class _AtEdges(_Passes):
-    """What the edges of a side compute of the targets and values that are at hand there.
+    """Passes with coefficients and gradients of logits in arrays of edges.
 
-    `through` (nnz, H) are gradients of logits, `share` (nnz, H) coefficients, `gradient` (any, H *
-    D) that of the result, by the index of targets. Means and gradients are of the side's lines.
+    `through` (nnz, H) are gradients of logits, `share` (nnz, H) coefficients, and `gradient` (any,
+    H * D) is that of the result, by target. Means and gradients are those of the side's lines.
     """
 
     def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
@@ -601,7 +602,7 @@ class _AtEdges(_Passes):
         if bias is not None:
             out += bias
         with np.errstate(divide="ignore"):
-            # Rows without edges: their maximum is -inf, and stays.
+            # Rows without edges keep their maximum, -inf.
             lse: FloatArray = np.where(total > 0, top + np.log(total), top)
         return lse
 
@@ -612,38 +613,38 @@ class _AtEdges(_Passes):
         return self.for_values(*self._backward(saved), saved.grad)
 
     def _backward(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
-        """Return (nnz, H) each the gradients of logits, and the coefficients."""
+        """Return the gradients of logits and the coefficients, each (nnz, H)."""
         rows = self.side.rows
         share = np.exp(self.logits() - saved.lse[rows])
         return share * (self.inner(saved.grad) - saved.delta[rows]), share
 
     @abstractmethod
     def logits(self) -> FloatArray:
-        """Return (nnz, H)."""
+        """Return the logits of edges, (nnz, H)."""
 
     def inner(self, gradient: FloatArray) -> FloatArray:
-        """Return (nnz, H) products of the gradient and what is summed."""
+        """Return (nnz, H) inner products of the gradient and the summed values."""
         return self.side.inner_products(gradient, self.values, self.heads)
 
     def means(self, share: FloatArray) -> FloatArray:
-        """Return (lines, H * D) sums by the coefficients, where lines are rows."""
+        """Return (lines, H * D) means weighted by the coefficients; lines are rows."""
         return self.side.weighted(share, self.values)
 
     @abstractmethod
     def for_targets(
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return what `transpose_rows` does. Collective."""
+        """Return the results of `transpose_rows`. Collective."""
 
     @abstractmethod
     def for_values(
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return what `transpose_columns` does. Collective."""
+        """Return the results of `transpose_columns`. Collective."""
 
     @property
     def maps(self) -> FloatArray:
-        """(H, D, F) what features are multiplied with, where all columns of a row read them."""
+        """The maps of edge features, (H, D, F), where they are added to all columns of a row."""
         shape = self.heads, self.values.shape[1] // self.heads, self.features.shape[1]
         return self.scores.of_edges.reshape(shape)
 
@@ -652,7 +653,7 @@ class _AtEdges(_Passes):
 
 
 class _Dynamic(_AtEdges):
-    """``<a, L(t_i + z_j + W e_ij)>``; the keys of a head's edges are in memory at a time."""
+    """``<a, L(t_i + z_j + W e_ij)>``; only one head's keys of edges are in memory at a time."""
 
     def logits(self) -> FloatArray:
         logits = [
@@ -671,7 +672,7 @@ class _Dynamic(_AtEdges):
             for_keys = _rectified(keys, of_logit * vector, slope)
             for_targets.append(self.side.total(for_keys))
             of_maps.append(self.contract(for_keys, self.features).reshape(-1))
-        # All that the weights gain is known with the rows.
+        # The walk over rows gives the whole gradient of the weights.
         of_vector = self.exact.total_of(np.concatenate(of_vectors, axis=1))
         of_weights = [of_vector.reshape(self.heads, -1), np.stack(of_maps)]
         return np.concatenate(for_targets, axis=1), np.concatenate(of_weights, axis=1)
@@ -699,7 +700,7 @@ class _Dynamic(_AtEdges):
 
 
 class _Product(_AtEdges):
-    """``<t_i, k_j + W e_ij>``, with ``v_j + W e_ij`` summed: W meets rows, and no row of an edge.
+    """``<t_i, k_j + W e_ij>``, with ``v_j + W e_ij`` summed; W multiplies rows, not single edges.
 
     Values hold k_j and then v_j of each head.
     """
@@ -755,11 +756,11 @@ class _Product(_AtEdges):
         return products
 
     def _of_features(self, weights: FloatArray) -> list[FloatArray]:
-        """Return for each head (lines, F) sums of features by weights of the edges."""
+        """Return for each head (lines, F) sums of features with edge weights (nnz, H)."""
         return [self.side.total(column[:, None] * self.features) for column in weights.T]
 
     def _mapped(self, sums: list[FloatArray]) -> FloatArray:
-        """Return (lines, H * D) what W makes of sums of features."""
+        """Return (lines, H * D) W times the sums of features."""
         maps = self.maps
         mapped = [
             self.exact.product_of(rows, weights.T) for rows, weights in zip(sums, maps, strict=True)
@@ -793,7 +794,7 @@ class _Relations(_Passes):
         return for_targets, self.nothing()
 
     def transpose_fixed(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
-        # What a row attends to is summed up before the map: rows know all that weights gain.
+        # Values are summed before they are mapped, so rows give the whole gradient of weights.
         for_targets, of_weights = np.empty_like(self.targets), []
         for relation, part in enumerate(self.side.parts):
             of_part, x = part.saved(saved), np.ascontiguousarray(self.values[part.columns])
@@ -806,8 +807,9 @@ class _Relations(_Passes):
             of_logits = self.exact.total_of(sums).reshape(self.heads, -1)
             vectors = self.scores.vectors[:, relation]
             of_both = np.stack(of_maps) + vectors[:, :, None] * of_logits[:, None]
-            every = self.exact.product_of(of_logits, self._map(relation).T)
-            of_vectors = np.stack([row[h * width : (h + 1) * width] for h, row in enumerate(every)])
+            mapped = self.exact.product_of(of_logits, self._map(relation).T)
+            parts = [row[h * width : (h + 1) * width] for h, row in enumerate(mapped)]
+            of_vectors = np.stack(parts)
             of_weights.append(np.concatenate([of_both, of_vectors[:, :, None]], axis=2))
         return for_targets, np.stack(of_weights, axis=1).reshape(self.heads, -1)
 
@@ -816,7 +818,7 @@ class _Relations(_Passes):
         for relation, part in enumerate(self.side.parts):
             walked = self._walked(relation, part)
             through, of_vectors = walked.transpose_columns(part.saved(saved))
-            # Values of a relation are distinct.
+            # Columns of a relation are distinct, so += adds each once.
             for_values[part.columns] += self.exact.product_of(through, self._map(relation))
             of_map = self.exact.contract_of(through, self.values[part.columns])
             shape = self.scores.vectors[:, relation].shape
@@ -843,15 +845,18 @@ _KINDS: Mapping[type[Scores], type[_Passes]] = {
     ProductScores: _Product,
     RelationScores: _Relations,
 }
-_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Dynamics, ProductScores: _Products}
-"""In their place where edges have no features."""
+_PLAIN: Mapping[type[Scores], type[_Passes]] = {
+    DynamicScores: _PlainDynamic,
+    ProductScores: _PlainProduct,
+}
+"""Used instead of those in `_KINDS` where edges have no features."""
 
 
 @dataclass(frozen=True, eq=False)
 class PushedSums:
-    """Sums of integers at the columns of a pattern, each of which other ranks have parts of.
+    """Sums of integers for the columns of a pattern, to which other ranks contribute.
 
-    `ghosts` moves them; this rank has `num_own` columns.
+    `ghosts` moves the contributions; this rank has `num_own` columns.
     """
 
     ghosts: GhostExchange
@@ -868,9 +873,9 @@ class PushedSums:
         trace: TraceRecorder,
         most: float | None,
     ) -> "PushedSums":
-        """Return those of a pattern, by the exchange that fetches all columns.
+        """Return the sums for a pattern, moved by the exchange that fetches all columns.
 
-        `most` entries of a column there are in the whole matrix; None: they are counted here.
+        `most` is the largest number of entries of any column; None: they are counted.
         """
         fetched, _ = fetching.bind(matrix)
         sums = cls(fetched.ghosts, matrix.shape[1], IntegerSums(grid, trace, 0))
@@ -884,7 +889,7 @@ class PushedSums:
 
     @collective
     def home(self, parts: FloatArray) -> FloatArray:
-        """Return (own columns, width) the sums of all ranks, given those of columns and ghosts."""
+        """Return (own columns, width) sums over all ranks, given those of columns and ghosts."""
         of_columns, of_ghosts = np.split(parts, [self.num_own])
 
         def add(rows: LocalIndices, arrived: Array) -> None:
@@ -900,12 +905,12 @@ class PushedSums:
 class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
-    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. The first of
-    the `exchanges` fetches all columns. The function beside it makes one that pushes all rows of a
-    pattern, and fetches these backward; it is not called where sums are `pushed`. None: they
-    are not, or a rank has all rows of its graphs. `exact` has sums over the rows of all ranks. If
-    it `keeps` rows, what is fetched forward serves backward. The matrix has no values; or, where
-    there are features of `edges`, their numbers.
+    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. The first of the
+    `exchanges` fetches all columns. The second is a function that makes an exchange which pushes
+    all rows of a pattern and fetches them in the backward pass; it is not called with `pushed`
+    sums. None: nothing is pushed, or a rank has all rows of its graphs. `exact` sums over all
+    ranks. With `keeps`, the backward pass reuses rows fetched in the forward pass. The matrix has
+    no values or, if there are features of `edges`, the edges' numbers.
     """
 
     whole = None
@@ -935,7 +940,7 @@ class ExactAttention:
 
     @collective
     def _columns_side(self) -> _Side:
-        """Return the edges of this rank's columns, which are gathered where first asked for."""
+        """Return the edges of this rank's columns, which the first call gathers."""
         if self._columns is None:
             make_pushing, matrix, edges = self._of_columns
             pushing = make_pushing(matrix)
@@ -947,7 +952,7 @@ class ExactAttention:
 
     @collective
     def _one_per_node(self) -> _OnePerNode:
-        """Return what moves rows that relations of a node share, made where first asked for."""
+        """Return the fetch of rows that relations of a node share, which the first call makes."""
         if self._of_nodes is None:
             make_pushing, matrix, _ = self._of_columns
             by_node, ghosts = matrix.by_node(), self._columns_side().far_ghosts
@@ -983,7 +988,7 @@ class ExactAttention:
     def attend_transpose(
         self, inputs: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
     ) -> Gradients:
-        """Return the gradients of values, targets and weights; these last of all ranks."""
+        """Return the gradients of values, targets and, summed over all ranks, weights."""
         scores, values, targets, trace = inputs.scores, inputs.values, inputs.targets, self.trace
         side, saved = self._rows, SoftmaxGradient(softmax.lse, gradient, delta)
         (ghosts,) = softmax.kept or (side.ghosts(values, trace),)
@@ -994,15 +999,15 @@ class ExactAttention:
                 for_values, for_targets, of_weights = gradients
                 return Gradients(for_values, for_targets, of_weights.astype(scores.weights.dtype))
         with trace.span("interior.reverse"):
-            alone = passes.transpose_fixed(saved) if inputs.fixed else None
-            if alone is not None:
-                for_targets, for_weights = alone
+            fixed = passes.transpose_fixed(saved) if inputs.fixed else None
+            if fixed is not None:
+                for_targets, for_weights = fixed
                 for_weights = for_weights.astype(scores.weights.dtype)
                 return Gradients(np.zeros_like(values), for_targets, for_weights)
             for_targets, of_edges = passes.transpose_rows(saved)
         side, parts = self._columns_side(), [targets, softmax.lse, delta, gradient]
-        apart = scores.adds_relations and self._of_columns[1].num_relations > 1
-        arrived = self._one_per_node().fetch(parts.pop(), trace) if apart else None
+        per_node = scores.adds_relations and self._of_columns[1].num_relations > 1
+        arrived = self._one_per_node().fetch(parts.pop(), trace) if per_node else None
         rows = side.fetch(np.concatenate(parts, axis=1), trace)
         with trace.span("interior.reverse"):
             ends = np.cumsum([part.shape[1] for part in parts])[:-1]
@@ -1032,7 +1037,7 @@ def _nodes(matrix: DistCSR) -> tuple[GlobalIndices, GlobalIndices]:
 def _entries(
     matrix: DistCSR, edges: EdgeFeatures | None
 ) -> tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray]:
-    """Return the row (int32) of each edge, its global column, twice, and its features, (nnz, F)."""
+    """Return the row of each edge, its global column, its key and its features; see `_Side`."""
     diagonal, remote = matrix.diagonal, matrix.remote
     local_columns = _local_columns(matrix)
     columns = np.concatenate([matrix.row_map.start + local_columns, matrix.ghosts[remote.indices]])
@@ -1050,9 +1055,9 @@ def _entries_of_columns(
     pushed: RemotePart | None,
     targets: GlobalIndices,
 ) -> tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray]:
-    """Return the column of each edge, its global row, its key, and its features; see `_Side`.
+    """Return the column of each edge, its global row, its key and its features; see `_Side`.
 
-    `pushed` has the edges of other ranks' rows, which are `targets`.
+    `pushed` has the edges of other ranks' rows; `targets` are the global numbers of these.
     """
     relations, nodes = _nodes(matrix)
     positions, rows = matrix.column_positions(), matrix.diagonal.entry_rows()
@@ -1075,7 +1080,7 @@ def _entries_of_columns(
 
 
 def _keys(matrix: DistCSR, rows: GlobalIndices) -> GlobalIndices:
-    """Return what orders rows of the whole matrix: their node, then their relation."""
+    """Return keys that sort rows of the whole matrix by node, then by relation."""
     starts, owners = matrix.row_map.starts, matrix.result_map.owner(rows)
     local = rows - matrix.result_map.starts[owners]
     relations, nodes = np.divmod(local, np.maximum(np.diff(starts)[owners], 1))

@@ -1,9 +1,9 @@
-"""What attention layers multiply with, wherever it comes from.
+"""The operators that attention layers apply, and attention before projection on one rank.
 
-Heads attend to the input itself where a rank holds the whole pattern. The projection of a weighted
-mean is the weighted mean of projections, so it may come second: a row of the input is then read
-once for all heads. With other ranks the projected values are what is narrow to move and merge, and
-their order stays.
+Where one rank holds the whole pattern, heads attend to the input itself. The projection of a
+weighted mean is the weighted mean of projections, so it may come second: a row of the input is then
+read once for all heads. With several ranks projection comes first, since projected values are
+narrower to move and merge.
 """
 
 from dataclasses import dataclass, replace
@@ -34,8 +34,8 @@ class WholePattern:
 class SharedHeads:
     """The attention of all heads of a layer over the rows of its input.
 
-    The values of the score are x, (columns, F), which all heads read. `heads_per_word` are heads
-    for which `EdgeDraw.of_heads` is called at once where the projection comes first.
+    The values of the score are x, (columns, F), which all heads read. `heads_per_word` is the
+    number of heads in one call of `EdgeDraw.of_heads` where projection comes first.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class SharedHeads:
         kernels.attention_shared_forward(*self._part(rows), means, self._drawn(rows))
 
     def differentiate(self, rows: slice, means: SharedMeans, into: Gradients) -> None:
-        """Add the gradients through some rows, of means with their gradient.
+        """Add the gradients through some rows, given their means and the means' gradient.
 
-        `into` gains those of x, through the means alone, the target and the slices of the source.
+        `into` has those of x (through the means alone), of the target and of slices of the source.
         """
         part = replace(into, targets=into.targets[rows])
         kernels.attention_shared_backward(*self._part(rows), means, part, self._drawn(rows))
@@ -75,11 +75,11 @@ class SharedHeads:
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """What the backward pass of an attention needs of the forward pass beside the result.
+    """Results of an attention's forward pass that its backward pass needs, beside the output.
 
     `lse` (rows, H) is the log of the sum of exponentiated scores, -inf for rows without edges;
-    `kept` are values of other ranks from the forward pass, None when they are to be fetched again,
-    rounded as they were when `drawn`; None: nothing was.
+    `kept` are values of other ranks from the forward pass. None: they are fetched again, rounded as
+    at the instant `drawn`, which is None where nothing is rounded.
     """
 
     lse: FloatArray
@@ -87,13 +87,13 @@ class Softmax:
     drawn: Instant | None = None
 
     def released(self) -> "Softmax":
-        """Return the same without what is kept."""
+        """Return the same without the kept values."""
         return replace(self, kept=None)
 
 
 @runtime_checkable
 class AttentionOperator(AggregationOperator, Protocol):
-    """A pattern of edges over which rows attend to columns, without any array of edges."""
+    """A pattern of edges along which rows attend to columns, without any array of edges."""
 
     @property
     def whole(self) -> WholePattern | None:
@@ -101,7 +101,7 @@ class AttentionOperator(AggregationOperator, Protocol):
 
     @collective
     def attend(
-        self, given: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
+        self, inputs: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
     ) -> Softmax:
         """Write, for each row and head, the mean of its columns' values weighted by the softmax.
 
@@ -112,9 +112,9 @@ class AttentionOperator(AggregationOperator, Protocol):
 
     @collective
     def attend_transpose(
-        self, given: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
+        self, inputs: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
     ) -> Gradients:
-        """Return the gradients of values, targets and weights; weights' are this rank's share.
+        """Return the gradients of values, targets and weights, of weights this rank's share.
 
         `softmax` is what `attend` returned for the same input, `gradient` (rows, H * D) that of the
         result, `delta` (rows, H) inner products of the gradient and the result without bias.

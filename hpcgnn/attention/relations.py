@@ -1,8 +1,8 @@
 """Attention by relation: every relation maps rows and scores edges by itself (R-GAT).
 
-Rows of sources travel once for all relations, as they are. Where they are read, a relation's map is
-applied to the columns that it has there, and its edges attend to the result; backward the same
-again. No more than the values of one relation are in memory at one time.
+Rows of sources travel once for all relations, unmapped. The rank that reads them applies each
+relation's map to the columns of that relation's edges, which attend to the result, in the forward
+pass and again in the backward pass. Only one relation's values are in memory at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from hpcgnn.typing import Array, FloatArray, LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class _RelationBlock:
-    """The edges of a relation in a block: its rows, and the `columns` (int32) that occur."""
+    """The edges of a relation in a block, and the `columns` (int32) of the block that they read."""
 
     relation: int
     block: LocalCSR
@@ -41,7 +41,7 @@ class _RelationBlock:
 
 
 _PARTS: WeakKeyDictionary[LocalMatrix, list[_RelationBlock]] = WeakKeyDictionary()
-"""Of each block, made once."""
+"""The relations of each block, made once."""
 
 
 def _parts(block: LocalMatrix, bounds: Sequence[int]) -> Iterator[_RelationBlock]:
@@ -53,9 +53,9 @@ def _parts(block: LocalMatrix, bounds: Sequence[int]) -> Iterator[_RelationBlock
         for relation in np.unique(relations):
             kept = relations == relation
             columns = np.unique(block.indices[kept]).astype(np.int32)
-            places = np.zeros(block.shape[1], np.int32)
-            places[columns] = np.arange(len(columns))
-            part = block.select(places, len(columns), kept=kept)
+            positions = np.zeros(block.shape[1], np.int32)
+            positions[columns] = np.arange(len(columns))
+            part = block.select(positions, len(columns), kept=kept)
             parts.append(_RelationBlock(int(relation), part, columns))
     yield from _PARTS[block]
 
@@ -63,9 +63,9 @@ def _parts(block: LocalMatrix, bounds: Sequence[int]) -> Iterator[_RelationBlock
 class RelationScores(Scores):
     """``leaky_relu(target_i + <a_r, W_r x_j>)`` of each head for an edge of relation r.
 
-    Values are x, (columns, F), of which an edge attends to ``W_r x_j``. Weights are (H, R * D * (F
-    + 1)), of a head and relation D rows of ``[W_r, a_r]``; `bounds` are the R rows that relations
-    start at.
+    Values are x, (columns, F); an edge attends to ``W_r x_j``. Weights are (H, R * D * (F + 1)),
+    for each head and relation D rows of ``[W_r, a_r]``; `bounds` are the first rows of the R
+    relations.
     """
 
     narrow_targets = True
@@ -100,11 +100,11 @@ class RelationScores(Scores):
 
     @property
     def num_sources(self) -> int:
-        """One number a head and relation."""
+        """One number for each head and relation."""
         return self._folded.shape[0]
 
     def operands(self, memory: Memory, rows: ScoredRows) -> Score:
-        """Return the rows as they are, and sources, without columns where none came."""
+        """Return the unmapped rows and the sources, which have no columns if none travelled."""
         values, targets, sources = rows.values, rows.targets, rows.sources
         if values.dtype == np.uint16:
             values = widen(values, rows.half)
@@ -166,18 +166,18 @@ class RelationScores(Scores):
                 gradients.source[part.columns, self._heads(part)] += for_sources
 
     def _heads(self, part: _RelationBlock) -> slice:
-        """Return which sources are those of a relation."""
+        """Return the columns of a relation's sources."""
         return slice(part.relation * self.heads, (part.relation + 1) * self.heads)
 
     def _sources(self, score: Score, part: _RelationBlock) -> FloatArray | None:
-        """Return the sources of the columns of a relation; None where none came."""
+        """Return the sources of the columns of a relation; None if none travelled."""
         assert isinstance(score, AdditiveScore)
         if not score.source.shape[1]:
             return None
         return np.ascontiguousarray(score.source[part.columns, self._heads(part)])
 
     def _of(self, part: _RelationBlock) -> tuple[FloatArray, AdditiveScores]:
-        """Return W_r of all heads, (H * D, F), and what scores the edges."""
+        """Return W_r of all heads, (H * D, F), and the scores of the relation's edges."""
         both = self._both[:, part.relation]
         vectors = AdditiveScores(np.ascontiguousarray(both[..., -1]), self.slope)
         return both[..., :-1].reshape(-1, both.shape[2] - 1), vectors

@@ -1,4 +1,4 @@
-"""The two remote parts of an attention: what is fetched, and what is pushed.
+"""The two remote parts of attention: fetched values and pushed states.
 
 Fetched: rows of this rank attend to values of other ranks. Pushed: rows of other ranks attend to
 values of this rank, which sends them partial softmax states.
@@ -36,10 +36,11 @@ def node_ids(part: RemotePart, ids: GlobalIndices) -> tuple[GlobalIndices, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _ValueRows:
-    """The rows that values travel as: `num_sources` columns behind `width` of values.
+    """The layout of values on the wire: `width` columns, followed by `num_sources` sources.
 
-    Sources are there where a wire packs values, and are in the dtype of weights; `columns` are as
-    of a fetch. Where they would be no narrower than the values, these travel as they are.
+    Sources travel where the wire packs values, in the dtype of weights. If packed values and
+    sources would be no narrower than the values alone, these travel unpacked. `columns` are those
+    of a fetch.
     """
 
     columns: Packing
@@ -48,7 +49,7 @@ class _ValueRows:
 
     @classmethod
     def of(cls, wire: Wire, scores: Scores, values: Array, drawn: Instant | None) -> "_ValueRows":
-        """Return those of values that are rounded as they are when `drawn`."""
+        """Return the layout of values that are rounded as at the instant `drawn`."""
         width, count = values.shape[1], scores.num_sources
         assert drawn is not None
         ((values_alone, size, bits),) = wire.packing(values, drawn)
@@ -60,21 +61,21 @@ class _ValueRows:
         return cls([values_alone, Columns(num_bytes // values.itemsize, None)], width, count)
 
     def join(self, values: Array, sources: Callable[[], FloatArray]) -> Array:
-        """Return the rows, given values and what makes the sources."""
+        """Return the rows, given values and a function that returns the sources."""
         if not self.num_sources:
             return values
         return np.concatenate([values, sources().view(values.dtype)], axis=1)
 
     def split(self, rows: Array, dtype: np.dtype[np.generic]) -> tuple[Array, FloatArray | None]:
-        """Return values and sources, these of a dtype; None: they did not travel."""
+        """Return values, and sources of a dtype; None: they did not travel."""
         if not self.num_sources:
             return rows, None
-        values, sources = (np.ascontiguousarray(e) for e in np.split(rows, [self.width], axis=1))
+        values, sources = map(np.ascontiguousarray, np.split(rows, [self.width], axis=1))
         return values, sources.view(dtype)
 
 
 def _packing(width: int, *wide: tuple[int, Instant | None]) -> Packing:
-    """Return columns of which the first are packed, so many as drawn then; the others are not."""
+    """Return `width` columns: the `wide` ones, packed as drawn at an instant, then plain ones."""
     columns = [Columns(*part) for part in wide]
     return [*columns, Columns(width - sum(part.width for part in columns), None)]
 
@@ -96,16 +97,16 @@ class FetchedValues:
         self._reorder = [order if order is None else put(order) for order in push_order(part)]
 
     def over(self, part: RemotePart) -> "FetchedValues":
-        """Return the same over blocks of the same entries with other features."""
+        """Return a copy for blocks that have the same entries with other features."""
         copied = copy(self)
         copied._part = part
         return copied
 
     @collective
     def start(self, attention: AttentionInput, drawn: Instant | None, *, keep: bool) -> Fetch:
-        """Start to fetch values, to keep them where the schedule is resident.
+        """Start to fetch values, rounded as at the instant `drawn`.
 
-        They are rounded as they are when `drawn`.
+        If they are to be kept, a resident schedule keeps them.
         """
         ghosts, values, scores = self._part.ghosts, attention.values, attention.scores
         form, half = self._form(attention, drawn), ghosts.wire.half
@@ -160,8 +161,8 @@ class FetchedValues:
         width, num_sources = form.width, form.num_sources
 
         def fill(push: Push) -> None:
-            # What was not kept is fetched again: the rematerialisation of the SAR paper. Started
-            # here by a sequential schedule, it leaves one window of ghosts in memory and not two.
+            # Values that were not kept are fetched again: the rematerialisation of the SAR paper.
+            # Started here, a sequential schedule has one window of ghosts in memory and not two.
             fetch = None
             if fetched is None:
                 fetch = self.start(attention, softmax.drawn, keep=False)
@@ -169,7 +170,7 @@ class FetchedValues:
                 with self._trace.span("wait.reverse"):
                     rows = fetched[index] if fetch is None and fetched else _stage_of(fetch, index)
                     buffer = push.buffer(index)
-                # A push may number the ghosts of a stage otherwise than the fetch of them.
+                # A push may number the ghosts of a stage differently from their fetch.
                 take = self._reorder[index]
                 rows = rows if take is None else rows[take]
                 ids = self._ghost_ids[index] if take is None else self._ghost_ids[index][take]
@@ -204,7 +205,7 @@ class FetchedValues:
         adds = add, self._part.adding(for_own)
         columns = _packing(width + num_sources, (width, self._moment.now))
         push = ghosts.start_push(like, _both(adds, width), columns)
-        # Of what travelled as it is the owner makes the gradients of what it was made of.
+        # The owner turns gradients of sources into those of the values and weights behind them.
         return Pushing(
             self._part,
             push,
@@ -239,7 +240,7 @@ class PushedStates:
         width = scores.result_width(values)
         form, memory = ghosts.wire.format, self._part.memory
 
-        # A finished state is two arrays instead of three, and merges as exactly.
+        # A finished state has two arrays instead of three, and merges just as exactly.
         def merge(rows: LocalIndices, arrived: Array) -> None:
             out, lse = unpack(arrived, [width], [heads], form)
             state.merge_finished(rows, out, lse)
@@ -249,8 +250,8 @@ class PushedStates:
             wide = [] if scores.narrow_targets else [(rows.shape[1], now)]
             fetch = ghosts.start_fetch(rows, columns=_packing(rows.shape[1], *wide))
             for index, block in enumerate(self._part.blocks):
-                # Rows that are pushed to belong to others, so their targets come first; additive
-                # scores need one logit a head, which is little beside a state.
+                # States are pushed to rows of other ranks, so the targets of these are fetched
+                # first: with additive scores one logit a head, little beside a state.
                 their_targets = self._unpack_targets(scores, targets, _stage_of(fetch, index))
                 buffer = push.buffer(index)
                 with self._trace.span("boundary.reverse"):
@@ -262,8 +263,7 @@ class PushedStates:
                         memory, ScoredRows(values, their_targets, ghosts.wire.half)
                     )
                     scores.forward(block.transposed, score, partial, drawn)
-                    # Finished here and not at the owner: the division by the total needs this state
-                    # alone.
+                    # Finished before it is sent: the division by the total needs only this state.
                     partial.finish()
                     packed = pack([partial.out], [partial.top], form, memory)
                     store_rows(packed, buffer, form, memory)
@@ -282,18 +282,18 @@ class PushedStates:
         softmax: Softmax,
         gradients: Gradients,
     ) -> None:
-        """Add the gradients of own values, and push those of other ranks' targets to them."""
+        """Add the gradients of this rank's values, and push those of other ranks' targets."""
         scores, values, targets = attention.scores, attention.values, attention.targets
         ghosts, memory = self._part.ghosts, self._part.memory
         form = ghosts.wire.format
         wide, narrow = [saved.grad], [saved.lse, saved.delta]
-        # Targets travel last in their group, and are taken off by that place below; rounded as they
-        # were in the forward pass.
+        # Targets travel last in their group, where they are unpacked below, and are rounded as in
+        # the forward pass.
         (narrow if scores.narrow_targets else wide).append(targets)
         now, exact = self._moment.now, targets.shape[1] if scores.narrow_targets else 0
         packed_when = zip(map(_width, wide), (now, softmax.drawn), strict=False)
-        # One exchange for all that a row's gradient needs: its edges here are differentiated
-        # without another word from its owner.
+        # One exchange brings all that a row's gradient needs, so its edges are differentiated here
+        # without further messages.
         packed = pack(wide, narrow, form, memory)
         fetch = ghosts.start_fetch(packed, columns=_packing(packed.shape[1], *packed_when))
         push = ghosts.start_push(
@@ -335,17 +335,17 @@ def _width(rows: Array) -> int:
 
 
 def _both(adds: tuple[Combine, Combine], width: int) -> Combine:
-    """Return what hands the first columns of arriving rows to one sum, and others to another."""
+    """Return a function that adds arriving rows to two sums, split at column `width`."""
 
     def add(rows: LocalIndices, arrived: Array) -> None:
-        for one, columns in zip(adds, np.split(arrived, [width], axis=1), strict=True):
-            one(rows, np.ascontiguousarray(columns))
+        for add_columns, columns in zip(adds, np.split(arrived, [width], axis=1), strict=True):
+            add_columns(rows, np.ascontiguousarray(columns))
 
     return Combine(add)
 
 
 def push_order(part: RemotePart) -> list[LocalIndices | None]:
-    """Return, for each stage, where a push's columns are among those of a fetch; None: in order."""
+    """Return, for each stage, the positions of a push's columns in its fetch; None: in order."""
     if part.push_blocks is part.blocks:
         return [None] * len(part.blocks)
     assert len(part.push_blocks) == len(part.blocks)
@@ -372,7 +372,7 @@ def _stage_of(fetch: Fetch | None, index: int) -> Array:
 
 
 def _zeros_for(buffer: Array, dtype: np.dtype[np.generic], memory: Memory) -> FloatArray:
-    """Return zeros to add up in: the buffer itself where it has the dtype of sums."""
+    """Return zeros to add to: the buffer itself if it has the dtype of sums."""
     if buffer.dtype == dtype:
         buffer[:] = 0
         return buffer
@@ -380,7 +380,7 @@ def _zeros_for(buffer: Array, dtype: np.dtype[np.generic], memory: Memory) -> Fl
 
 
 def store_rows(rows: FloatArray, buffer: Array, half: WireFormat | None, memory: Memory) -> None:
-    """Write sums to the buffer that travels, rounded as the wire rounds."""
+    """Write sums to the buffer of a message, rounded as on the wire."""
     if rows is buffer:
         return
     if buffer.dtype == np.uint16:

@@ -1,14 +1,14 @@
-"""How an attention model scores an edge: which operands its fused kernels get.
+"""The scores of attention models: the operands of the fused kernels that score edges.
 
-A score belongs to an edge and a head; it comes from the value of the column's node, the *target* of
-the row's node and weights that all ranks hold. Values travel alone: shares of scores that belong to
-a column are computed where they are used, from the same (perhaps rounded) numbers in the forward
-and the backward pass. Where values travel in few bits, shares that are one number a head, the
-*sources*, travel beside them as they are: a softmax magnifies what is rounded.
+A score belongs to an edge and a head. It depends on the value of the column's node, the *target* of
+the row's node and weights that all ranks hold. Only values travel: a column's share of the scores
+is computed where it is used, from the same (perhaps rounded) numbers in the forward and backward
+passes. Where values travel in few bits, shares of one number a head, the *sources*, travel beside
+them unrounded, because a softmax magnifies rounding errors.
 
-Features of edges never travel: a block has those of its entries. What they add to an additive score
-is one number for each edge and head. Where they add to keys, rows of single edges are made in
-blocks, attended to as columns of their own, and made again in the backward pass.
+Features of edges never travel: a block has those of its entries. They add one number for each edge
+and head to an additive score. Where they add to keys, rows of single edges are computed piece by
+piece, attended to as separate columns, and computed again in the backward pass.
 """
 
 from abc import ABC, abstractmethod
@@ -39,17 +39,17 @@ from hpcgnn.spmm.wire import ROWS
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 EDGE_BYTES = 8 << 20
-"""Of the rows of single edges that are in memory at one time."""
+"""Size of the rows of single edges that are in memory at one time."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionInput:
-    """What the rows of an operator attend with.
+    """The operands of an attention.
 
     The weights of `scores` are equal on all ranks. `values` (columns, H * D) are C-contiguous, in
     the dtype of targets, or bfloat16 as uint16; `targets` are (rows, H) or (rows, H * D), as the
-    scores take them. `draw` has edges and weights to leave out. Where no gradient of the values is
-    asked for, as of features, `fixed`, what is returned for it may be zeros.
+    scores take them. `draw` has edges and weights to leave out. With `fixed` values, such as
+    features, the gradient of the values is not needed and may be returned as zeros.
     """
 
     scores: "Scores"
@@ -65,9 +65,9 @@ class AttentionInput:
 
 @dataclass(frozen=True, eq=False)
 class BackwardWalk:
-    """The edges of a block that a backward pass walks over, and what it knows of all rows.
+    """A backward pass over the edges of a block, with its operands and results for all rows.
 
-    `transposed` is the block's transpose with all columns as rows; `draw` names all rows.
+    `transposed` is the block's transpose with all columns as rows; `draw` has the ids of all rows.
     """
 
     block: LocalMatrix
@@ -80,10 +80,10 @@ class BackwardWalk:
 
 @dataclass(frozen=True, eq=False)
 class ScoredRows:
-    """The rows that scores are made of, `values` and `targets` as of `AttentionInput`.
+    """The rows that scores are computed from, `values` and `targets` as in `AttentionInput`.
 
-    `half` says what uint16 values hold; `sources` are those that came with rounded values, None:
-    they are made of the values.
+    `half` is the format of uint16 values; `sources` are those that travelled with rounded values.
+    None: they are computed from the values.
     """
 
     values: Array
@@ -93,23 +93,22 @@ class ScoredRows:
 
     @property
     def operands(self) -> dict[str, Any]:
-        """What all kernels take of them."""
+        """The arguments that all scores take."""
         return {"values": self.values, "target": self.targets, "half": self.half}
 
 
 class Scores(ABC):
-    """The scores of an attention model; `heads` H of them an edge.
+    """The scores of an attention model, `heads` (H) of them for each edge.
 
-    `weights` (H, K), C-contiguous, have in the first columns the `vector` of each head, behind them
-    what features of edges are multiplied with; there are `width` columns of vectors, None: all, so
-    that features of edges are not read. `slope` is that of the leaky rectifier for negative
-    arguments.
+    `weights` (H, K), C-contiguous, have the `vector` of each head in the first `width` columns,
+    followed by the weights of edge features. None: all columns are vectors, and features of edges
+    are not read. `slope` is that of the leaky rectifier for negative arguments.
     """
 
     narrow_targets: ClassVar[bool]
     """Whether targets are logits, (R, H), which must not be rounded on the wire."""
     adds_relations: ClassVar[bool] = False
-    """Whether a node's results of all relations are added up, so that one gradient is of all."""
+    """Whether a node's results of all relations are added up and so share one gradient."""
     parts: ClassVar[int] = 1
     """Columns of the values for each column of the result."""
 
@@ -133,38 +132,38 @@ class Scores(ABC):
 
     @abstractmethod
     def operands(self, memory: Memory, rows: ScoredRows) -> Score:
-        """Return what the kernels of a memory take."""
+        """Return the score that the kernels of a memory take."""
 
     def sources(self, memory: Memory, values: Array, half: WireFormat | None) -> FloatArray:
-        """Return (columns, num_sources) what values add to scores."""
+        """Return the values' shares of scores, (columns, num_sources)."""
         del half
         sources: FloatArray = memory.arrays.empty((len(values), 0), self.weights.dtype)
         return sources
 
     def add_sources(self, values: Array, for_sources: FloatArray, gradients: Gradients) -> None:
-        """Add to the gradients of values and weights what those of `sources` give.
+        """Add to the gradients of values and weights those that come through the `sources`.
 
-        `values` are (columns, any) as they are in memory, bfloat16 where they are uint16. Scores
-        without sources have none to add.
+        `values` are (columns, any) as in memory, bfloat16 where they are uint16. Scores without
+        sources add nothing.
         """
         assert for_sources.shape[1] == 0
 
     def forward(
         self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
     ) -> None:
-        """Add the edges of a block to the state of its rows; `draw` names all rows."""
+        """Add the edges of a block to the state of its rows; `draw` has the ids of all rows."""
         own = None if draw is None else draw.of_stored(block.rows)
         block.memory.kernels.attention_forward(block.edges, score, state, own)
 
     def backward(self, walk: BackwardWalk) -> None:
-        """Add the gradients through the edges of a block, those of the weights among them."""
-        face, edges = walk.transposed.memory.kernels, walk.transposed.edges
-        face.attention_backward(edges, walk.score, walk.saved, walk.gradients, walk.draw)
+        """Add the gradients through the edges of a block, including those of the weights."""
+        backend, edges = walk.transposed.memory.kernels, walk.transposed.edges
+        backend.attention_backward(edges, walk.score, walk.saved, walk.gradients, walk.draw)
 
     def _add_to_weights(
         self, gradients: Gradients, vectors: FloatArray | None, of_edges: FloatArray
     ) -> None:
-        """Add the gradients of the vectors and, behind them, of what edges are multiplied with."""
+        """Add the gradients of the vectors and, behind them, of the weights of edge features."""
         assert gradients.weights is not None
         assert vectors is not None
         width = vectors.shape[1]
@@ -175,15 +174,15 @@ class Scores(ABC):
 class AdditiveScores(Scores):
     """``leaky_relu(target_i + <a, z_j> + <u, e_ij>)`` for each head: graph attention (GAT, 2018).
 
-    The vectors are a, the share of the column's node; u is behind them. The row's share is in the
-    targets, (R, H).
+    The vectors are a, for the share of the column's node, and u follows them in the weights. The
+    targets, (R, H), are the shares of the rows.
     """
 
     narrow_targets = True
 
     @property
     def num_sources(self) -> int:
-        """One number a head."""
+        """One number for each head."""
         return self.heads
 
     @override
@@ -219,7 +218,7 @@ class AdditiveScores(Scores):
     def backward(self, walk: BackwardWalk) -> None:
         transposed, score = walk.transposed, self._with_edges(walk.score, walk.transposed)
         assert isinstance(score, AdditiveScore)
-        # What sources gain that came with values goes back as it is.
+        # Gradients of sources that travelled with values go back to the owners unchanged.
         into = replace(walk.gradients, weights=None)
         if score.weights is not None:
             arrays, shape = transposed.memory.arrays, (score.values.shape[0], self.heads)
@@ -236,7 +235,7 @@ class AdditiveScores(Scores):
         self._add_to_weights(walk.gradients, of_vector, for_edges.T @ transposed.features)
 
     def _with_edges(self, score: Score, block: LocalMatrix) -> Score:
-        """Return a score with what the features of a block's edges add."""
+        """Return the score with the shares of the features of a block's edges."""
         if not self.reads_edges:
             return score
         assert block.features is not None
@@ -246,10 +245,9 @@ class AdditiveScores(Scores):
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """Some edges of a block, one after the other, each of which has a column of its own in `block`.
+    """Consecutive edges of a block, each of which has a column of its own in this piece's `block`.
 
-    `rows` and `columns` (edges,) int32 are those of the block that they come from; `features`
-    (edges, F).
+    `rows` and `columns` (edges,) int32 are those in the original block; `features` are (edges, F).
     """
 
     block: Block
@@ -258,17 +256,17 @@ class _Piece:
     features: FloatArray
 
     @property
-    def places(self) -> Offsets:
+    def offsets(self) -> Offsets:
         """(edges + 1,) int64 offsets of lines of one edge each."""
         return np.arange(len(self.columns) + 1, dtype=np.int64)
 
     def draw(self, draw: Draw | None) -> Draw | None:
-        """Return the draw of the edges, given that of the whole block; `draw` names all rows."""
+        """Return the draw of these edges, given that of the original block with all row ids."""
         return None if draw is None else replace(draw, column_ids=draw.column_ids[self.columns])
 
 
 def _pieces(block: LocalMatrix, row_bytes: int) -> Iterator[_Piece]:
-    """Yield the edges of a block in pieces of `EDGE_BYTES`, which may cut rows."""
+    """Yield the edges of a block in pieces of `EDGE_BYTES`, which may split rows."""
     assert block.features is not None
     indptr, num_edges = block.indptr, len(block.indices)
     numbers = np.arange(len(indptr) - 1, dtype=np.int32) if block.rows is None else block.rows
@@ -286,27 +284,24 @@ def _pieces(block: LocalMatrix, row_bytes: int) -> Iterator[_Piece]:
 
 
 class KeyedScores(Scores):
-    """Scores of keys: where edges have features, every edge has a key of its own.
+    """Scores by keys: if edges have features, every edge has a key of its own.
 
-    The map of the features, (H * D, F), is what is behind the vectors in the weights.
+    The map of the features, (H * D, F), follows the vectors in the weights.
     """
 
     narrow_targets = False
 
     @abstractmethod
-    def bent(self, score: Score, added: FloatArray) -> Score:
-        """Return the score of single edges, given one of their values.
-
-        `added` (edges, H, D) is what their features add.
-        """
+    def add_features(self, score: Score, added: FloatArray) -> Score:
+        """Return the score of single edges whose mapped features, (edges, H, D), are added."""
 
     @abstractmethod
-    def unbent(self, both: FloatArray) -> FloatArray:
-        """Return the gradient of the values, of (edges, H, 2, D) those of keys and values."""
+    def value_gradients(self, both: FloatArray) -> FloatArray:
+        """Return the gradients of values, given those of keys and values (edges, H, 2, D)."""
 
     @abstractmethod
-    def of_features(self, both: FloatArray) -> FloatArray:
-        """Return (edges, H, D) the gradient of what features add, of the same."""
+    def feature_gradients(self, both: FloatArray) -> FloatArray:
+        """Return the gradients of mapped features (edges, H, D), given the same."""
 
     @override
     def forward(
@@ -326,8 +321,8 @@ class KeyedScores(Scores):
         saved, gradients = walk.saved, walk.gradients
         if not self.reads_edges:
             own = None if draw is None else draw.of_stored(block.rows)
-            face = block.memory.kernels
-            face.attention_backward_rows(block.edges, score, saved, gradients, own)
+            backend = block.memory.kernels
+            backend.attention_backward_rows(block.edges, score, saved, gradients, own)
             super().backward(walk)
             return
         for piece in self._pieces(block, score):
@@ -338,17 +333,17 @@ class KeyedScores(Scores):
                 gradients.targets,
                 np.zeros_like(self.vector),
             )
-            lines = Block(piece.places, piece.rows)
+            lines = Block(piece.offsets, piece.rows)
             kernels.attention_backward(lines, of_piece, saved, into, own)
             own = None if own is None else own.of_stored(piece.block.rows)
             kernels.attention_backward_rows(piece.block, of_piece, saved, into, own)
             assert into.values is not None
             assert gradients.values is not None
             both = into.values.reshape(len(piece.columns), self.heads, 2, -1)
-            for_values = np.ascontiguousarray(self.unbent(both).reshape(len(both), -1))
-            pattern = kernels.SparseMatrix(piece.places, piece.columns)
+            for_values = np.ascontiguousarray(self.value_gradients(both).reshape(len(both), -1))
+            pattern = kernels.SparseMatrix(piece.offsets, piece.columns)
             kernels.spmm_transpose(pattern, for_values, gradients.values, accumulate=True)
-            added = self.of_features(both).reshape(len(both), -1)
+            added = self.feature_gradients(both).reshape(len(both), -1)
             self._add_to_weights(gradients, into.weights, added.T @ piece.features)
 
     def _pieces(self, block: LocalMatrix, score: Score) -> Iterator[_Piece]:
@@ -362,7 +357,7 @@ class KeyedScores(Scores):
         if values.dtype == np.uint16:
             values = widen(values, score.half)
         score = replace(score, values=values, half=None)
-        return self.bent(score, added.reshape(len(added), self.heads, -1))
+        return self.add_features(score, added.reshape(len(added), self.heads, -1))
 
 
 class DynamicScores(KeyedScores):
@@ -376,18 +371,18 @@ class DynamicScores(KeyedScores):
         return DynamicScore(**rows.operands, slope=self.slope, vector=self.vector)
 
     @override
-    def bent(self, score: Score, added: FloatArray) -> Score:
+    def add_features(self, score: Score, added: FloatArray) -> Score:
         assert isinstance(score, DynamicScore)
         values = score.values.reshape(added.shape)
         both = np.stack([values + added, values], axis=2).reshape(len(added), -1)
         return replace(score, values=both, keyed=True)
 
-    def unbent(self, both: FloatArray) -> FloatArray:
-        """Return the gradient of the values, which keys hold too."""
+    @override
+    def value_gradients(self, both: FloatArray) -> FloatArray:
         return both.sum(axis=2)
 
-    def of_features(self, both: FloatArray) -> FloatArray:
-        """Return the gradient of the keys."""
+    @override
+    def feature_gradients(self, both: FloatArray) -> FloatArray:
         return both[:, :, 0]
 
 
@@ -408,14 +403,14 @@ class ProductScores(KeyedScores):
         return ProductScore(**rows.operands, heads=self.heads)
 
     @override
-    def bent(self, score: Score, added: FloatArray) -> Score:
+    def add_features(self, score: Score, added: FloatArray) -> Score:
         both = score.values.reshape(len(added), self.heads, 2, -1) + added[:, :, None]
         return replace(score, values=both.reshape(len(added), -1))
 
-    def unbent(self, both: FloatArray) -> FloatArray:
-        """Return the gradient of the values."""
+    @override
+    def value_gradients(self, both: FloatArray) -> FloatArray:
         return both
 
-    def of_features(self, both: FloatArray) -> FloatArray:
-        """Return the gradient of what keys and values hold alike."""
+    @override
+    def feature_gradients(self, both: FloatArray) -> FloatArray:
         return both.sum(axis=2)

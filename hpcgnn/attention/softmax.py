@@ -21,7 +21,7 @@ from hpcgnn.typing import Array, FloatArray, LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class AttentionState(SoftmaxState):
-    """A softmax state, for R rows, H heads of width D, and the memory where it is."""
+    """A softmax state of R rows and H heads of width D, in a memory."""
 
     memory: Memory = MAIN
 
@@ -80,17 +80,16 @@ def pack(
 ) -> FloatArray:
     """Return arrays side by side, for one exchange whose wire rounds to `half`.
 
-    `wide` ones (rows, any width) are as precise as the wire; `narrow` ones (rows, few), logits and
-    the like, must not be rounded to 16 bits: they travel there as a rounded part and the rest.
+    `wide` ones (rows, any width) are rounded as the wire rounds. `narrow` ones (rows, few), such as
+    logits, must not be rounded to 16 bits: there they travel as a rounded part and the rest.
     """
     arrays = memory.arrays
     parts = list(narrow)
     if half is not None and narrow[0].dtype == np.float32:
         parts = []
         for part in narrow:
-            # Two 16-bit floats carry about twice the digits of one: logits differ by little where
-            # softmax is steep, and the sum of both parts is the logit but for the rounding of the
-            # rest.
+            # Two 16-bit floats have about twice the digits of one. A steep softmax needs them:
+            # its result depends on small differences of logits.
             rounded = widen(to_wire(part, half, memory), half)
             # A log-sum-exp of -inf, of a row without edges, must arrive as -inf, which -inf plus a
             # rest of 0 is.

@@ -28,7 +28,7 @@ class Ending:
 
     @property
     def scale(self) -> float:
-        """What rows that are kept grow by."""
+        """The factor by which kept elements are scaled."""
         return 1 / (1 - self.p) if self.drops else 1.0
 
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from hpcgnn.kernels import key_of
 
 Way: TypeAlias = Literal["forward", "backward", "unpacked"]
-"""What travelling rows are: activations, gradients, or rows of results, which are never packed."""
+"""The kind of travelling rows: activations, gradients, or rows of results, which are not packed."""
 
 _BEFORE_EPOCHS = -1
 _SUM_BYTES = 6

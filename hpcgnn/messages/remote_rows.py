@@ -23,7 +23,7 @@ Gradient = Callable[[int, Array | None], FloatArray]
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """What the forward pass leaves for the backward pass about fetched rows.
+    """Fetched rows of the forward pass, for the backward pass.
 
     `kept` are the rows of each stage; None: they are fetched again, with the rounding of the
     product at the instant `drawn`.

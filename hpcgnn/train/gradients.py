@@ -113,7 +113,7 @@ def check_equal_weights(comm: Communicator, tensors: Mapping[str, Tensor], when:
     crcs = [crc for crc, _ in checksums]
     counts = sorted(((crcs.count(one), one) for one in set(crcs)), reverse=True)
     most, common = counts[0]
-    # Where no set of weights has most ranks, nobody knows whose are right.
+    # If no set of weights is on most ranks, it is unknown which are right.
     wrong = [
         f"rank {rank} on {host}"
         for rank, (crc, host) in enumerate(checksums)

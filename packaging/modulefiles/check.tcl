@@ -1,5 +1,5 @@
-# tclsh packaging/modulefiles/check.tcl: run the module file with stand-ins for what a module tool
-# offers, and print what it would change; fails where it does not set PATH.
+# tclsh packaging/modulefiles/check.tcl: run the module file with stand-ins for the commands of a
+# module tool, and print its changes; fails if it does not set PATH.
 set changes {}
 foreach name {module-whatis conflict module setenv} {
     proc $name args "lappend ::changes \[concat $name \$args\]"

@@ -8,7 +8,7 @@ from hpcgnn.trace import TraceRecorder, trace_file
 
 
 class Clock:
-    """Stands for `perf_counter_ns`: time passes only when told."""
+    """Stands for `perf_counter_ns`; time passes only when a test says so."""
 
     def __init__(self):
         self.now = 0

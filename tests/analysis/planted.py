@@ -1,4 +1,4 @@
-"""Run directories in which one thing is wrong, recorded as a run on several ranks would."""
+"""Run directories with one planted fault, recorded like those of a run on several ranks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,20 +14,20 @@ PEER_BYTES, ROW_BYTES = 1_000_000, 100
 
 @dataclass(frozen=True)
 class Plant:
-    """What a run is made of; the values here are those of a run that nothing is wrong with.
+    """The contents of a run; the defaults are those of a run without faults.
 
     Parameters
     ----------
     work
-        Seconds of computing in a step, by rank.
+        Seconds of computing in a step, for each rank.
     edges
-        Of each rank, thousands.
+        Thousands of edges, for each rank.
     delay_s
-        Of a message, from its start until it is there.
+        Seconds from the start of a message to its arrival.
     scores
-        Validation accuracy by epoch.
+        Validation accuracy for each epoch.
     usage
-        What the system counted, by rank.
+        The system's counters, for each rank.
     """
 
     work: Sequence[float] = (0.1, 0.1, 0.1, 0.1)

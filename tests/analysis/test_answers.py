@@ -1,4 +1,4 @@
-"""The four sentences of a report name what was planted, and nothing where nothing was."""
+"""The four sentences of a report name the planted fault, and no fault where there is none."""
 
 import json
 from dataclasses import replace
@@ -117,7 +117,7 @@ def test_steps_of_small_subgraphs_are_small(tmp_path: Path) -> None:
 
 
 def test_only_what_the_program_takes_is_advised(tmp_path: Path) -> None:
-    # PNA pushes nothing, and has no 16-bit rows on their way.
+    # PNA pushes nothing, and sends no 16-bit rows.
     pna = {"model": {"name": "pna"}, "graph": {"store": "g.h5"}}
     found = answered(replace(PLANTED["slow link"], settings=pna).write(tmp_path / "run"))
     assert [each.name for each in found.causes] == ["slow link"]

@@ -9,7 +9,7 @@ MS = 1_000_000
 
 
 def span(name, start, stop, own=None, epoch=0, seed=1, arrived=100, moving=1000):
-    """A span record with times in milliseconds; a wait has 100 bytes, all there before."""
+    """A span with times in milliseconds; a wait is for 100 bytes, which have all arrived before."""
     own = stop - start if own is None else own
     times = start * MS, (stop - start) * MS, own * MS
     found = {}
@@ -68,14 +68,14 @@ def lay_out_tree(trees, now, spans):
     for phase, own, children in trees:
         start = now
         now = lay_out_tree(children, now + own, spans) + own
-        # Before and after its children, so that own time lies on both sides.
+        # Half before its children and half after, so that own time is on both sides.
         inner = sum(child.self_ns for child in spans if child.start_ns >= start * MS) // MS
         spans.append(span(phase, start, now, own=now - start - inner))
     return now
 
 
 def by_the_millisecond(spans):
-    """Count the milliseconds in which a rank computes while an exchange moves."""
+    """Count the milliseconds during which a rank computes while an exchange moves rows."""
     in_flight, pending = set(), []
     parents_first = list(reversed(spans))
     parents_first.sort(key=lambda item: (item.start_ns, -item.stop_ns))
@@ -116,12 +116,12 @@ def product(**found):
 @pytest.mark.parametrize(
     ("found", "hides", "could"),
     [
-        # All was there: as long as it was seen to move, which computing could have hidden, and did.
+        # All bytes had arrived: it lasted as long as it was seen to move, and computing hid it.
         ({"moving": 1000}, 4, 4),
         ({"moving": 1}, 1, 3),
-        # Nobody saw when it came.
+        # The time of arrival is unknown.
         ({"moving": None}, 0, 0),
-        # Half was there: the other half took 2 ms.
+        # Half had arrived; the other half took 2 ms.
         ({"arrived": 50}, 2, 4),
         ({"arrived": 90}, 4, 4),
         ({"arrived": 0}, 0, 2),
@@ -151,13 +151,13 @@ def test_two_exchanges_hide_behind_the_same_computing_once():
 @pytest.mark.parametrize(
     ("sent", "found", "hides", "could"),
     [
-        # Before the exchange of this rank: nothing else.
+        # This is before the exchange of this rank, and nothing else is hidden.
         (1, {"moving": 3}, 3, 4),
         # Two of the four milliseconds are left.
         (5, {"moving": 3}, 1, 2),
         (5, {"arrived": 50}, 2, 2),
         (5, {"arrived": 0}, 0, 2),
-        # When this rank waits already: computing could hide nothing.
+        # This is when the rank is already waiting, so computing cannot hide it.
         (8, {"arrived": 0}, 0, 0),
         (8, {"moving": 1}, 0, 0),
     ],

@@ -98,7 +98,7 @@ def test_runs_as_a_module(tmp_path):
 
 @pytest.mark.parametrize("name", ANALYSES)
 def test_analyse_runs_it(monkeypatch, capsys, tmp_path, name):
-    # Other tests have imported it already, which runpy warns of.
+    # Other tests have imported it already, about which runpy warns.
     monkeypatch.delitem(sys.modules, f"hpcgnn.analysis.{name}", raising=False)
     monkeypatch.setattr(sys, "argv", ["analyse", name, str(tmp_path / "no")])
     with pytest.raises(SystemExit) as ended:
@@ -128,8 +128,8 @@ def test_breakdown_of_four_ranks(run):
     assert wait["share"] == pytest.approx(14 / 50)
     assert sum(phase["share"] for phase in result["phases"].values()) == pytest.approx(1)
     assert result["phases"]["other"]["max_s"] == pytest.approx(1e-3)
-    # Half had arrived, the rest took 2 to 5 ms; there are 4 ms of computing, but for rank 0, which
-    # nobody sends to in the first 1, 2 and 3 of them.
+    # Half had arrived, the rest took 2 to 5 ms. There are 4 ms of computing, except on rank 0, to
+    # which nothing is sent in the first 1, 2 and 3 of them.
     assert result["communication"]["hidden"]["median_s"] == pytest.approx(3.5e-3)
     assert result["communication"]["hidden"]["max_s"] == pytest.approx(4e-3)
     assert result["communication"]["coverable"]["min_s"] == pytest.approx(2e-3)

@@ -81,7 +81,7 @@ def test_an_unfinished_seed_is_judged_by_its_best_epoch_so_far(writer):
         ],
     )
     (seed,) = curves_of(writer).final()
-    # Of equal epochs the first one: that is when a checkpoint was kept.
+    # The first of equal epochs is marked: its checkpoint was kept.
     assert seed == {
         "seed": 2,
         "epochs": 4,

@@ -108,7 +108,7 @@ def test_a_damaged_summary_is_an_error(writer, text):
 
 def test_a_run_is_called_by_its_directory(writer):
     writer.metrics()
-    # The graph's name, which many runs share.
+    # The name of the graph, which many runs share.
     writer.summary(name="debian-packages")
     assert open_run(writer.path).name == "run"
 
@@ -131,7 +131,7 @@ def test_the_last_record_of_a_repeated_epoch_wins(writer):
     with (writer.path / "metrics.jsonl").open("a") as file:
         file.write('{"seed": 4, "epo')
     records = open_run(writer.path).metrics()
-    # The resumed run ended at epoch 6: what the first session had of epoch 7 does not count.
+    # The resumed run ended at epoch 6, so epoch 7 of the first session does not count.
     assert [(r["seed"], r["epoch"]) for r in records] == [
         *((3, epoch) for epoch in range(7)),
         *((4, epoch) for epoch in range(3)),

@@ -1,4 +1,4 @@
-"""Seconds, rows and bytes of an epoch are the same in the summary, by trace, and in tables."""
+"""Seconds, rows and bytes of an epoch are the same in the summary, the trace and the tables."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def test_an_epoch_is_described_one_way(comm: MPI.Intracomm, comm_tmp_path: Path)
     shown = {name: float(value) for name, value in keys}
     assert shown["epoch s"] == pytest.approx(summary["epoch_s"]["median"])
     assert shown["MB an epoch"] == summary["epoch_bytes"]
-    # Every second epoch is judged, which sends as much again as its forward pass.
+    # Every second epoch is evaluated, which sends as much as another forward pass.
     assert [row["evaluate_rows"] > 0 for row in rows] == 4 * [False, comm.size > 1]
     assert [row["evaluate_s"] > 0 for row in rows] == 4 * [False, True]
     assert rows[1]["rows_sent"] == summary["epoch_rows"] + rows[1]["evaluate_rows"]

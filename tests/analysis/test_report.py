@@ -1,4 +1,4 @@
-"""The page about runs: whole, self-contained, and without a fault in a browser."""
+"""The page about runs is complete and self-contained, and valid HTML."""
 
 import json
 import re
@@ -155,7 +155,7 @@ def test_the_page_of_a_run_has_every_figure_and_needs_nothing_else(capsys, make_
     assert reader.open == []
     assert re.findall(r"<figcaption>([^<]*)", text) == list(CAPTIONS)
     assert facts["figures"] == text.count("<svg ") == len(CAPTIONS)
-    # Links lead into the page; XML's names of kinds are no addresses that anybody asks for.
+    # Links lead into the page; XML namespaces are addresses that no browser requests.
     assert all(link.startswith(("#", "data:")) for link in reader.links)
     assert not re.search(r"url\((?!#)|@import|<iframe|<object", text)
     assert len(set(reader.ids)) == len(reader.ids)
@@ -166,14 +166,14 @@ def test_the_page_of_a_run_has_every_figure_and_needs_nothing_else(capsys, make_
     assert "x=&lt;b&gt;" in text
     assert "0123456789ab with changes" in text
     assert "No plan.json" not in text
-    # What hovering shows, and text that stays text.
+    # Texts shown on hovering, and text that stays text.
     assert "<title>rank 3, interior:" in text
     assert ">sending rank</text>" in text
 
 
 def test_hidden_is_what_had_arrived(capsys, make_run):
     _, text = write(capsys, make_run("run"))
-    # Half, the rest in 2 to 5 ms behind 4 ms of computing, from when another rank sent.
+    # Half arrived; the rest took 2 to 5 ms from the other rank's send, behind 4 ms of computing.
     assert re.search(r"in 4 exchanges of an epoch, 50 % had arrived .* hid 87 % of what", text)
     assert "No plan.json" in text
 
@@ -186,7 +186,7 @@ def test_many_runs_are_told_apart(capsys, make_run, tmp_path):
     assert re.search(
         r"train.learning_rate.*?run1</td><td data-name=.*? data-key=\"0.02\">0.02<", differ
     )
-    # The best by validation, here the first of three alike, is what the others are set against.
+    # The others are compared with the best by validation, here the first of three equal runs.
     assert re.search(r"Best by validation: run0 with [0-9.]+ %, 0.00 points ahead of run1.", text)
     assert "Fastest epochs: run0 with 14 ms." in text
     heads = re.findall(r'<button type="button">([^<]*)', text)[:6]
@@ -242,14 +242,14 @@ def test_of_many_ranks_quantiles_and_the_highest_have_bars(capsys, make_writer):
     assert "quantiles of 64 ranks, then the 8 highest by number" in text
     phases = text[text.index("Epoch by phase and rank") : text.index("Communication by rank")]
     assert len(re.findall(r"<title>rank \d+, wait:", phases)) == 12
-    # One legend, below.
+    # One legend, at the bottom.
     assert phases.count(">wait</text>") == 1
 
 
 def test_equal_runs_have_lines_of_their_own():
     looks = [Look.of_run(place, 12) for place in range(12)]
     assert len({str(look) for look in looks}) == 12
-    # A later one is drawn over an earlier one, and leaves its edges to be seen.
+    # A later bar is drawn over an earlier one, whose edges remain visible.
     assert all(later.width < look.width for look, later in pairwise(looks))
 
 
@@ -295,7 +295,7 @@ def test_a_browser_finds_no_fault_at_any_width(capsys, make_run, tmp_path):
     page = tmp_path / "probed.html"
     page.write_text(text.replace("<head>", f"<head>{PROBE}", 1))
     widths = (390, 1280, 1920)
-    # Frames: browsers refuse windows as narrow as a telephone.
+    # Frames are needed, since browsers refuse windows as narrow as a phone.
     frames = "".join(
         f'<iframe src="{page.name}" width="{w}" height="3000"></iframe>' for w in widths
     )

@@ -1,4 +1,4 @@
-"""Pictures of rollouts: the truth of the right steps and nodes, slices, moving ones."""
+"""Pictures of rollouts: the truth at the right steps and nodes, slices, animations."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ def fields() -> Fields:
 
 @pytest.fixture
 def path(tmp_path: Path, fields: Fields) -> Path:
-    """Return a rollout of three steps, the last one behind the end of its trajectory."""
+    """Return a rollout of three steps, the last of which is beyond the end of its trajectory."""
     store = write_series(MPI.COMM_SELF, tmp_path, fields)
     ids, values = np.arange(29), fields.values["u"][14:17]
     infos = [FieldInfo("u", 2, np.dtype("f8"))]
@@ -89,7 +89,7 @@ def test_planes() -> None:
     assert square.labels == ("x", "y")
     _, order = square.triangles
     assert sorted(order.tolist()) == list(range(50))
-    # Two clouds far from each other are not joined.
+    # Two distant clouds are not joined.
     apart = rng.random((60, 2)) * 0.1 + np.repeat([[0.0, 0.0], [10.0, 10.0]], 30, axis=0)
     made, order = Plane.of(apart).triangles
     sides = apart[order][made.get_masked_triangles()]

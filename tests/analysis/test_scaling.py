@@ -1,4 +1,4 @@
-"""Runs over ranks: which belong together, their efficiency, and how far their plans were off."""
+"""Scaling of runs: which runs belong together, their efficiency, and the errors of their plans."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_strong_series_by_method(capsys, make_run, tmp_path):
     aware, joint = ([p["efficiency"] for p in each["points"]] for each in result["series"])
     assert (aware, joint) == ([1.0, 0.5], [1.0, 1.0, 0.5])
     assert result["series"][0]["points"][0]["planned"] is None
-    # Plans met seconds and bytes; memory of 1000 to 1003 bytes was planned as 1100.
+    # Plans predicted seconds and bytes exactly; memory was 1000 to 1003 bytes and planned as 1100.
     assert result["errors"]["epoch_s"] == result["errors"]["bytes"] == 0
     assert result["errors"]["memory_bytes"] == pytest.approx(99 / 1001)
     assert all(Path(path).stat().st_size > 1000 for path in result["figures"])

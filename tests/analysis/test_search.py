@@ -8,7 +8,7 @@ from hpcgnn.errors import InputError
 
 @pytest.fixture
 def runs(make_writer):
-    """Three ended runs, one under way, one that has failed before its first epoch."""
+    """Three finished runs, one in progress, and one that failed before its first epoch."""
     paths = []
     for number, (rate, valid) in enumerate([(0.1, 0.6), (1.0, 0.8), (0.1, 0.7), (3.0, None)]):
         writer = make_writer(f"draw-{number:05d}")

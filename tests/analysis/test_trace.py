@@ -1,4 +1,4 @@
-"""The timeline of all ranks: valid for its viewers, on one clock, messages after they were sent."""
+"""The timeline of all ranks: valid for viewers, on one clock, messages arrive after their sends."""
 
 import json
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ S, MS, US = 10**9, 10**6, 10**3
 
 
 class Clocks:
-    """Writes traces of ranks whose clocks are apart, and drift apart, from one true timeline."""
+    """Writes traces of ranks whose clocks differ and drift apart, from one true timeline."""
 
     def __init__(self, path, ranks=4, *, apart_ns=400 * MS, drift=2e-6, pings=True):
         self.path, self.ranks, self.pings = path, ranks, pings
@@ -27,7 +27,7 @@ class Clocks:
         (path / "metrics.jsonl").touch()
 
     def own(self, rank, true_ns):
-        """Return what the clock of a rank shows, since its session's start, at a true time."""
+        """Return the reading of a rank's clock, since its session's start, at a true time."""
         return round((true_ns * (1 + rank * self.drift)) + rank * (-1) ** rank * self.apart_ns)
 
     def session(self, start_ns, steps=5, first_epoch=0, append=False):
@@ -59,7 +59,7 @@ class Clocks:
         return [self.span(rank, "wait.clock", true_ns, true_ns, **more)]
 
     def epoch(self, rank, epoch, begin):
-        """Ranks send 10 µs one after the other; messages take 50 µs."""
+        """Ranks send for 10 µs, one after the other; messages take 50 µs."""
         start = begin + rank * 10 * US
         peers = [[peer, 3, 48] for peer in range(self.ranks) if peer != rank]
         sent = {"peers": peers, "rows": 9, "bytes": 144, "ghost_bytes": 100 * rank}
@@ -79,7 +79,7 @@ def export(capsys, path, *arguments):
 
 
 def check_format(document):
-    """Check what the viewers ask of an event, and that slices of a track lie inside each other."""
+    """Check that an event is valid for viewers, and that the slices of a track are nested."""
     tracks, flows = defaultdict(list), defaultdict(list)
     for event in document["traceEvents"]:
         assert event["ph"] in "XMCsf"
@@ -123,7 +123,7 @@ def test_messages_are_taken_in_after_they_were_sent_whatever_the_clocks_say(caps
     assert facts["clock_bound_us"] == 10
     assert facts["largest_offset_ms"] == pytest.approx(1200, rel=0.01)
     for sent, taken in flows.values():
-        # In truth at least 60 µs after the last rank's sending; drift is followed, too.
+        # The truth is at least 60 µs after the send of the last rank; drift is followed, too.
         assert taken["ts"] - sent["ts"] == pytest.approx(100 - 10 * sent["pid"], abs=0.01)
     assert facts["moved_us"] == 0
 
@@ -154,7 +154,7 @@ def test_messages_correct_clocks_that_pings_know_badly(capsys, tmp_path):
     check_format(document)
     assert facts["received_before_sent"] == 0
     assert facts["clock_bound_us"] is None
-    # Ranks 2 and 3 are 2 seconds apart by their own clocks.
+    # The clocks of ranks 2 and 3 differ by 2 seconds.
     assert facts["moved_us"] == pytest.approx(2e6, rel=0.01)
 
 
@@ -223,10 +223,10 @@ def test_of_a_resident_run_every_message_is_drawn(
         opened = Trace(open_run(run.path))
         spans = [span for rank in range(comm.size) for span in opened.spans(rank)]
         sent = sum(rows > 0 for span in spans for _, rows, _ in span.peers or ())
-        # Stages do not say what they took in.
+        # Stages do not tell how much they received.
         drawn, left_out = (sent, 0) if schedule == "resident" else (0, sent)
         assert (facts["messages"], facts["unmatched_messages"]) == (drawn, left_out)
         assert facts["received_before_sent"] == 0
         assert (sent > 0) == (comm.size > 1)
-        # Memory of every rank, once an epoch.
+        # The memory of every rank, once in each epoch.
         assert sum(span.resident_bytes is not None for span in spans) == 3 * comm.size

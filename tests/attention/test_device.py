@@ -1,4 +1,4 @@
-"""Attention on a device, by every exchange, schedule and grid, equals that of one process."""
+"""Attention on a device equals that of one process, for every exchange, schedule and grid."""
 
 from collections.abc import Iterator
 from itertools import product

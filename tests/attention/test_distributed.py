@@ -1,4 +1,4 @@
-"""Attention over any exchange, grid and schedule equals the same attention on one process."""
+"""Attention equals that of one process, for any exchange, grid and schedule."""
 
 from itertools import product
 
@@ -83,7 +83,7 @@ def test_huge_logits_stay_finite(
         assert np.isfinite(out).all()
         assert not np.isnan(lse).any()
         assert all(np.isfinite(each).all() for each in gradients)
-        # A mean of values cannot leave their range.
+        # A mean of values stays within their range.
         assert np.abs(out).max(initial=0) <= np.abs(problem.values).max() * 1.01
 
 
@@ -97,7 +97,7 @@ def test_features_of_edges(
     schedule: Schedule,
     kind: Kind,
 ) -> None:
-    # Blocks of a few edges, which cut rows.
+    # Blocks of few edges, which split rows.
     monkeypatch.setattr(scores, "EDGE_BYTES", 1000)
     problem = Problem(ugly_matrix(NUM_NODES, 5), "float64", kind=kind, num_features=2)
     replication = 2 if comm.size % 2 == 0 else 1

@@ -1,4 +1,4 @@
-"""Attention over rows of few bits: what is rounded, what is not, and that nothing is biased."""
+"""Attention over rows of few bits: what is rounded and what is not, without bias."""
 
 from mpi4py import MPI
 
@@ -28,7 +28,7 @@ FETCHING = tuple(name for name in EXCHANGES if name not in ("push", "joint"))
 
 
 def rounded(x: np.ndarray, bits: int) -> np.ndarray:
-    """Return what readers get of every row in the first product."""
+    """Return the values that readers get of every row in the first product."""
     packed = np.empty((len(x), quantised_bytes(x.shape[1], bits)), np.uint8)
     key, names, out = key_of(SEED, EPOCH, 1, 0), np.arange(len(x)), np.empty_like(x)
     quantise_rows(x, names, key, bits, packed)
@@ -37,7 +37,7 @@ def rounded(x: np.ndarray, bits: int) -> np.ndarray:
 
 
 def expected(problem: Problem, apart: np.ndarray, bits: int) -> list[np.ndarray]:
-    """Return the result and the gradients, where ends of edges `apart` read rounded values."""
+    """Return the result and the gradients if ends of the edges `apart` read rounded values."""
     matrix, kind = problem.matrix, problem.kind
     rows, columns = (torch.from_numpy(e.astype(np.int64)) for e in matrix.nonzero())
     leaves = [
@@ -119,7 +119,7 @@ def test_no_bias_where_logits_travel_as_they_are(
             continue
         squares = np.array([((every.mean(axis=0) - wanted) ** 2).sum(), every.var(axis=0).sum()])
         error, spread = np.sqrt(comm.allreduce(squares) / (1, DRAWS))
-        # Of 600 draws the ratio was 0.65 to 1.21: where there is a bias it grows with their number.
+        # In 600 draws the ratio was 0.65 to 1.21; with a bias it grows with their number.
         size = np.sqrt(comm.allreduce(np.square(wanted, dtype=np.float64).sum()))
         assert error <= 2.5 * spread + 1e-5 * size + 1e-4
         differ = max(differ, spread)
@@ -140,7 +140,7 @@ def test_eight_bits_are_close(
         mine, (out, lse, *gradients) = problem.run(grid, exchange, "int8", schedule)
     assert (np.isfinite(lse) == np.isfinite(exact[1][mine])).all()
     wanted = exact[0][mine], *(each[mine] for each in exact[2:4]), exact[4]
-    # At a rounded sum a rectifier may have the other slope, which tells in gradients: 0.09.
+    # A rectifier may have the other slope at a rounded sum, which changes gradients by 0.09.
     bounds = 0.01, 0.05, 0.1, 0.05
     for one, right, bound in zip((out, *gradients), wanted, bounds, strict=True):
         squares = np.array([np.square(e).sum(dtype=np.float64) for e in (one - right, right)])
@@ -149,7 +149,7 @@ def test_eight_bits_are_close(
 
 
 def test_wide_sources_are_not_sent(comm: MPI.Intracomm) -> None:
-    # Sources of two relations take more than the rows: these travel as they are instead.
+    # Sources of two relations take more bytes than the rows, so these travel unpacked instead.
     problem = RelationProblem(ugly_matrix(NUM_NODES, 5), "float32")
     problem.values = np.ascontiguousarray(problem.values[:, :5])
     shape = HEADS, 2 * 4 * 6

@@ -15,7 +15,7 @@ ADDRESS = 4711
 
 @pytest.fixture
 def streams(monkeypatch):
-    """Put the stand-in in CuPy's place; return the addresses of the streams that it is given."""
+    """Put the stand-in in place of CuPy; return the addresses of the streams that it is given."""
     taken = []
 
     def from_external(stream):

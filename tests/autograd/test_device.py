@@ -1,4 +1,4 @@
-"""Torch functions on a GPU give the values and gradients of the host."""
+"""Torch functions on a GPU give the same values and gradients as on the host."""
 
 from collections.abc import Callable
 from functools import partial
@@ -51,7 +51,7 @@ def test_aggregation(comm: MPI.Intracomm) -> None:
             ids = np.arange(row_map.start, row_map.stop)
             operator = make.operator(Aggregation.SUM_IN, part, make.exchange(part, ids), ids, ids)
             x = torch.tensor(start, requires_grad=True)
-            # Two products, and a gradient that is not contiguous on its way back.
+            # Two products, and a gradient that is not contiguous in the backward pass.
             result = aggregate(operator, torch.tanh(aggregate(operator, x)))
             (result.T * torch.tensor(weight).T).sum().backward()
             assert x.grad is not None
@@ -61,7 +61,7 @@ def test_aggregation(comm: MPI.Intracomm) -> None:
 
 
 def test_attention_with_dropout(comm: MPI.Intracomm) -> None:
-    """Heads side by side and averaged, in one pass and in several, with every kind of dropout."""
+    """Concatenated and averaged heads, in one pass and in several, with every kind of dropout."""
     with ProcessGrid(comm, 1) as grid:
         row_map = RowMap(uneven_starts(31, grid.num_blocks, 2), grid.block)
         part = block_row(ugly_matrix(31, 9), row_map).with_values(None, None)

@@ -31,7 +31,7 @@ def test_float32_draws_the_same_mask() -> None:
 def test_every_field_of_the_key_matters(other: DropoutKey) -> None:
     ids = np.arange(100, dtype=np.int64)
     agreement = ((mask(ids, KEY) > 0) == (mask(ids, other) > 0)).double().mean().item()
-    # Independent masks of keeping probability 0.6 agree on 0.52 of the values.
+    # Independent masks with a keeping probability of 0.6 agree on 0.52 of the values.
     assert 0.45 < agreement < 0.6
 
 

@@ -1,4 +1,4 @@
-"""Read-outs equal an oracle on any ranks, with gradients: graphs on many ranks, ties, no nodes."""
+"""Read-outs and their gradients equal an oracle on any ranks: split graphs, ties, no nodes."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ REDUCERS: dict[str, Reduce] = {
 
 
 def oracle(name: str, x: Tensor) -> Tensor:
-    """Return what a read-out makes of the nodes of one graph."""
+    """Return the read-out of the nodes of one graph."""
     if name == "attention":
         return ((300 * x[:, :1]).softmax(0) * x).sum(0)
     return {"sum": x.sum(0), "mean": x.mean(0), "max": x.amax(0)}[name]
@@ -122,7 +122,7 @@ def test_readouts_equal_those_of_pyg(comm: MPI.Intracomm, name: str) -> None:
 
     graph, everything, weights = problem()
     batch = torch.from_numpy(np.unique(graph, return_inverse=True)[1])
-    # torch's scatter_reduce shares the gradient of a maximum of 0 with a place that is no node.
+    # torch's scatter_reduce also gives a share of the gradient of a maximum of 0 to its initial 0.
     everything += 0.5
     theirs, ours = everything.clone().requires_grad_(), everything.clone().requires_grad_()
     if name == "attention":

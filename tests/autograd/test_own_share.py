@@ -1,4 +1,4 @@
-"""Aggregates with a share of own rows equal their formula, whoever the own rows are."""
+"""Aggregates plus a share of own rows equal their formula, for any choice of own rows."""
 
 import numpy as np
 import pytest

@@ -50,7 +50,7 @@ def test_a_rectifier_in_place_refuses_what_others_saved() -> None:
 
 
 def test_rows_of_another_type_are_saved_where_there_are_none() -> None:
-    """Empty tensors have one address: a rank without nodes took one for the other."""
+    """Empty tensors share one address: a rank without nodes confused them."""
     narrow = torch.zeros(0, 3, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.ones(3, 1, requires_grad=True)
     with rematerialised((narrow, lambda: torch.zeros(0, 3, dtype=torch.bfloat16))):

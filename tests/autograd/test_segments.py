@@ -1,4 +1,4 @@
-"""Steps of which few inputs wait for the backward pass."""
+"""Steps that keep few inputs for the backward pass."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from hpcgnn.trace import TraceRecorder
 
 
 class Storages:
-    """Counts tensors that are there at one time."""
+    """Counts the tensors that exist at one time."""
 
     def __init__(self) -> None:
         self.begin()
@@ -47,7 +47,7 @@ class Layers(Storages):
 
     def run(self, place: int, rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         self.runs[place] += 1
-        # A sum does not save its result, which is the input of another one.
+        # A sum does not save its result, the input of another one.
         x = x + torch.tanh(self.layers[place](x))
         if x.requires_grad:
             x.register_hook(self.note)
@@ -82,7 +82,7 @@ def test_few_inputs_wait_and_gradients_have_the_same_bits(num_layers: int) -> No
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
     inputs = _inputs_of(num_layers)
-    # Inputs, a gradient and the one that comes of it.
+    # Inputs, a gradient and the gradient computed from it.
     assert layers.most <= inputs + 2
     assert max(layers.runs) <= 2
     assert sum(layers.runs) == 2 * num_layers - inputs
@@ -105,7 +105,7 @@ def test_gradients_of_states_take_the_place_of_the_last(
         return tensor
 
     monkeypatch.setattr(HostTensors, "empty", noted)
-    # Arrays of a block are smaller.
+    # The arrays of a block are smaller.
     monkeypatch.setattr(chain, "BLOCK_BYTES", 1024)
     monkeypatch.setattr(chain, "KEPT_BYTES", 0)
     monkeypatch.setattr(edge_messages, "BLOCK_BYTES", 1024)
@@ -178,7 +178,7 @@ def test_layers_may_share_parameters_and_have_none_that_learn() -> None:
 
 
 def test_a_gradient_that_others_read_is_not_written_over() -> None:
-    """One that passes through a step unchanged is the caller's."""
+    """A tensor that passes through a step unchanged belongs to the caller."""
     torch.manual_seed(2)
     layers, x = [nn.Linear(3, 3) for _ in range(3)], torch.ones(2, 3, requires_grad=True)
     steps = [Step(lambda x, layer=layer: (x + 0 * layer(x),), layer) for layer in layers]

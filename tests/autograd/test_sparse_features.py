@@ -1,4 +1,4 @@
-"""Sparse features: maps, gradients and dropout are those of the rows written out."""
+"""Sparse features: maps, gradients and dropout equal those of dense rows."""
 
 from mpi4py import MPI
 
@@ -25,7 +25,7 @@ N, F, H = 37, 91, 5
 def features(dtype: str, *, precision: str = "float32") -> SparseFeatures:
     rng = np.random.default_rng(53)
     rows = sp.random(N, F, 0.05, "csr", np.float64, rng).tolil()
-    # A row without values, and one that is full.
+    # One row has no values, and one is full.
     rows[3] = 0
     rows[11] = rng.normal(size=F)
     matrix = rows.tocsr()
@@ -118,7 +118,7 @@ def test_dense_columns_go_behind(count: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_exact_products_are_the_bits_of_dense_rows(comm: MPI.Intracomm, dtype: str) -> None:
     rng = np.random.default_rng(9)
-    # More entries of a column than a run may have, and a column without any.
+    # One column has more entries than a run may have, and one has none.
     matrix = sp.random(2000, 7, 0.5, "csr", np.float64, rng).tolil()
     matrix[:, 3] = 0
     matrix = matrix.tocsr()

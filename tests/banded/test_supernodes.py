@@ -1,4 +1,4 @@
-"""Supernodes: which nodes they are, what the slices multiply, and that nothing else changes."""
+"""Supernodes: their choice, the products of their slices, and that nothing else changes."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def build(batch: InstanceBatch, block: int, most: int) -> Supergraph:
 def test_hubs_are_found_and_the_rest_fits_the_band() -> None:
     batch = hub_batch([60, 7, 90], hubs=2, reach=3)
     layout = lay_out(batch, 16, 8)
-    # The small graph fits as it is.
+    # The small graph fits without supernodes.
     assert layout.supernodes.firsts.tolist() == [0, 67]
     assert layout.supernodes.counts.tolist() == [2, 2]
     assert layout.supernodes.stops.tolist() == [60, 157]
@@ -34,7 +34,7 @@ def test_hubs_are_found_and_the_rest_fits_the_band() -> None:
 
 
 def test_what_a_supernode_takes_counts_for_no_other() -> None:
-    # Node 1 has two neighbours as 7 has, and one of them is the hub.
+    # Node 1 has two neighbours like node 7, and one of them is the hub.
     left, right = [0, 0, 0, 0, 0, 1, 7, 7], [1, 2, 3, 4, 5, 6, 8, 9]
     both = sp.csr_matrix((np.ones(16), (left + right, right + left)), shape=(10, 10))
     assert _by_neighbours(both, 2).tolist() == [0, 7]

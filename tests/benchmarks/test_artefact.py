@@ -1,4 +1,4 @@
-"""The artefact covers each published number, runs each command once, and names what differs."""
+"""The artefact covers each published number, runs each command once, and names all differences."""
 
 import re
 import sys

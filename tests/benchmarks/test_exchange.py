@@ -1,4 +1,4 @@
-"""The exchange benchmark counts what really travels; nothing here looks at a clock."""
+"""The exchange benchmark counts the rows that travel; no test here measures time."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ KEYS = (
 
 
 def sizes(grid: ProcessGrid, exchange: str, wire: str = "native") -> Any:
-    """Measure a case, which fails where a rank moves other rows than its plan says."""
+    """Measure a case, which fails if a rank moves other rows than its plan predicts."""
     pattern = open_graph(grid.world, "grid3d:5", method="block").block_row(grid)
     case = Case(grid, pattern, scale(pattern, (1.0, 0.0), np.float32), exchange, wire)
     x, y = (np.ones((rows, WIDTH), np.float32) for rows in pattern.shape[::-1])
@@ -41,7 +41,7 @@ def test_bytes_follow_rows(comm: MPI.Intracomm, exchange: str) -> None:
         with ProcessGrid(comm, replication) as grid:
             wide, narrow = sizes(grid, exchange), sizes(grid, exchange, "bfloat16")
             assert wide.bytes_total == wide.rows_total * WIDTH * 4
-            # Sums over replicas are not narrowed.
+            # Sums over replicas are not rounded to fewer bits.
             assert wide.bytes_summed == narrow.bytes_summed
             between = [each.bytes_total - each.bytes_summed for each in (wide, narrow)]
             assert between[0] == 2 * between[1]
@@ -80,7 +80,7 @@ def test_cut_keeps_every_entry() -> None:
     starts, blocks = cut(pattern, block(), 5)
     assert starts[-1] == pattern.num_nodes
     assert sum(len(columns) for _, columns in blocks) == len(pattern.indices)
-    # Blocks in the present order leave the matrix as it is.
+    # Blocks in the present order leave the matrix unchanged.
     np.testing.assert_array_equal(np.concatenate([each for _, each in blocks]), pattern.indices)
 
 
@@ -92,7 +92,7 @@ def test_unknown_graphs_are_named(name: str) -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return `run(comm, options)`, which runs the command and returns what it prints on rank 0."""
+    """Return `run(comm, options)`, which runs the command and returns its output on rank 0."""
 
     def call(comm: MPI.Intracomm, options: str) -> list[Any]:
         monkeypatch.setattr("sys.argv", ["bench_exchange", *options.split(), "--json"])

@@ -53,7 +53,7 @@ def device(monkeypatch):
     made = Events()
     monkeypatch.setitem(sys.modules, "cupy", made)
     monkeypatch.setattr(crossing, "_stream_address", lambda: 0)
-    # No stand-in captures.
+    # The stand-in cannot capture graphs.
     monkeypatch.setattr(gpu_timing, "_replay", lambda function, _: function)
     return made
 
@@ -101,11 +101,11 @@ def test_bands_give_what_the_pattern_gives():
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat:2"])
 def test_epochs_on_a_gpu_are_those_of_the_cpu(model, precision, monkeypatch):
-    # Kernels of a GPU have no heads that share the input.
+    # GPUs have no kernels for heads that share the input.
     monkeypatch.setattr(additive, "heads_share_input", lambda *_: False)
     steps = []
     for context, gpu in ((nullcontext(), False), (emulated_gpu(), True)):
-        torch.manual_seed(1)  # Of the layer's weights; models have seeds of their own.
+        torch.manual_seed(1)  # The seed of the layer's weights; models have their own seeds.
         with context:
             ours = METHODS["ours"](make_problem(model, "rmat:6:4", 1, precision=precision, gpu=gpu))
             result = ours.forward()
@@ -155,7 +155,7 @@ def test_the_fused_layer_equals_autograd(device, matrix):
     ],
 )
 def test_without_a_gpu_one_line_says_so(tmp_path, arguments):
-    """A cupy that finds no GPU lies first on the path."""
+    """The first cupy on the path finds no GPU."""
     (tmp_path / "cupy.py").write_text("raise ImportError('not here')\n")
     program = (
         f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = {arguments!r}\n"

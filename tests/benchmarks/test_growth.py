@@ -1,4 +1,4 @@
-"""Runs take no more memory after many epochs than after a few, whatever they train on."""
+"""Runs take no more memory after many epochs than after a few, for all objectives."""
 
 from pathlib import Path
 

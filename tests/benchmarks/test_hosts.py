@@ -1,4 +1,4 @@
-"""Emulated hosts: separate names and shared memory, one world of MPI, nothing left behind."""
+"""Emulated hosts: separate names and shared memory, one MPI world, nothing left behind."""
 
 import subprocess
 import sys

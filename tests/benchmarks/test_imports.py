@@ -1,4 +1,4 @@
-"""Benchmarks, the papers' scripts and the examples import: what they name is still there."""
+"""Benchmarks, the papers' scripts and the examples can be imported: all names they use exist."""
 
 import importlib
 from pathlib import Path
@@ -15,7 +15,7 @@ SCRIPTS = [
 OPTIONAL = ("torch_geometric", "dgl", "cupy", "mtkahypar")
 
 
-# What torch_geometric calls of torch, where it is installed, may be deprecated there.
+# torch_geometric, if installed, may call deprecated functions of torch.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def test_imports(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:

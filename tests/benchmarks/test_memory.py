@@ -1,4 +1,4 @@
-"""The memory benchmark says what it measured; how much that was depends on the machine."""
+"""The memory benchmark prints what it measured; the values depend on the machine."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The scripts of the papers build what they say, and the page has all of it."""
+"""The scripts of the papers build all exhibits, and the page has all of them."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The sampling benchmark says what it measured; how fast that was depends on the machine."""
+"""The sampling benchmark prints what it measured; speeds depend on the machine."""
 
 import json
 import subprocess

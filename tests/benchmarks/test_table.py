@@ -1,4 +1,4 @@
-"""The table of peers: they compute our networks, on graphs as described."""
+"""The table of peers: they compute the same networks, on graphs as described."""
 
 import argparse
 from pathlib import Path
@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def fresh_layers() -> None:
-    """Forget how torch-geometric runs layers: a class keeps what its first layer of all needed."""
+    """Reset how torch-geometric runs layers: a class keeps the choice of its first instance."""
     for layer in vars(torch_geometric.nn.conv).values():
         if isinstance(layer, type) and "propagate" in vars(layer) and layer is not MessagePassing:
             del layer.propagate
@@ -42,7 +42,7 @@ def fresh_layers() -> None:
 def test_peers_train_our_networks(graph_name: str, model: str, folder: Path) -> None:
     graph = open_graph(graph_name, folder)
     options = argparse.Namespace(methods=["ours", "ours_fresh", *METHODS], most_gib=8.0, threads=1)
-    # Second losses come of the gradients of the first.
+    # Second losses depend on the gradients of the first.
     with process_like_training(MPI.COMM_SELF) as grid:
         methods = bench_table.methods_of(graph, model, options, grid)
         losses = {name: [method.epoch(), method.epoch()] for name, method in methods}
@@ -62,7 +62,7 @@ def test_graphs_are_as_described(folder: Path) -> None:
     assert abs(matrix.indices.size / 10556 - 1) <= 0.01
     assert (graph.features.shape, graph.num_classes) == ((2708, 1433), 7)
     assert abs(graph.features.nnz / (2708 * 1433) - 0.0127) < 1e-3
-    # Both directions of an edge are of one relation.
+    # Both directions of an edge have the same relation.
     values = graph.relations.astype(np.int64) + 1
     shape = (matrix.num_nodes, matrix.num_nodes)
     both = sparse.csr_matrix((values, matrix.indices, matrix.indptr), shape=shape)

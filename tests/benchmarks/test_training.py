@@ -1,4 +1,4 @@
-"""What the comparison of training runs counts: bytes as the runs count them, edges as defined."""
+"""The comparison of training runs counts bytes as the runs do, and edges as defined."""
 
 import json
 from pathlib import Path
@@ -109,8 +109,8 @@ def test_active_edges_of_a_path(tmp_path: Path) -> None:
     store_from_arrays(
         path, GraphArrays(name="path", num_nodes=7, edges={"": (ends, ends + 1)}, split=split)
     )
-    # Node i reads node i - 1. The last layer needs 5 -> 6; the one before it also 4 -> 5, and the
-    # edge 5 -> 6 the other way, for the output of node 5.
+    # Node i reads node i - 1. The last layer needs 5 -> 6; the one before also needs 4 -> 5, and
+    # the reverse of the edge 5 -> 6, for the output of node 5.
     assert active_edge_share(path, (), (1, 1), undirected=False) == (1 + 3) / (2 * 2 * 6)
     assert active_edge_share(path, (), (1, 1), undirected=True) == (1 + 3) / (2 * 12)
     assert active_edge_share(path, (), (8, 1), undirected=True) == (8 * 1 + 3) / (9 * 12)

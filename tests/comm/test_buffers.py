@@ -1,4 +1,4 @@
-"""Lent memory comes back by itself, and is counted while it is lent."""
+"""Lent memory returns by itself, and is counted while it is lent."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rows of all ranks in the order of their keys, brought to rank 0 piece by piece."""
+"""Rows of all ranks in the order of their keys, collected on rank 0 piece by piece."""
 
 from mpi4py import MPI
 
@@ -68,7 +68,7 @@ def test_stream_brings_all_rows_in_order(comm: MPI.Intracomm, piece_bytes: int) 
 def test_an_error_on_rank_0_releases_the_others(comm: MPI.Intracomm, taken: int) -> None:
     count = 29
     mine = shares(comm, count, 4)
-    # Large enough that a send waits for its receiver.
+    # Large enough that the send waits for its receiver.
     values = np.zeros((count, 100_000))
     with RowStream(comm, values[mine], piece_bytes=1) as stream:
         for number, _ in enumerate(stream):

@@ -1,4 +1,4 @@
-"""The grid of ranks, and whole arrays on every host, with hosts told apart by name."""
+"""The grid of ranks, and whole arrays on every host; hosts are distinguished by name."""
 
 from collections.abc import Callable
 

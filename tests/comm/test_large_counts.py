@@ -1,4 +1,4 @@
-"""Rows and counts beyond 2^31 and 2^32: numbers are made up, arrays stay small."""
+"""Rows and counts beyond 2^31 and 2^32: numbers are invented, arrays stay small."""
 
 from mpi4py import MPI
 
@@ -14,7 +14,7 @@ MOST_LOCAL = 2**31 - 1
 
 
 def full_blocks(comm: MPI.Intracomm) -> tuple[RowMap, np.ndarray]:
-    """Return the largest row map of these ranks, and ghosts at both ends of all other blocks."""
+    """Return the largest row map of these ranks, with ghosts at both ends of all other blocks."""
     row_map = RowMap(MOST_LOCAL * np.arange(comm.size + 1), comm.rank)
     edges = np.concatenate([row_map.starts[:-1], row_map.starts[:-1] + 5, row_map.starts[1:] - 1])
     edges.sort()
@@ -48,13 +48,13 @@ def test_plan(comm: MPI.Intracomm) -> None:
 def test_request(comm: MPI.Intracomm) -> None:
     row_map, ghosts = full_blocks(comm)
     request = RowRequest.make(comm, row_map, ghosts)
-    # As long as a block, and one element in memory.
+    # It has the length of a block, but one element in memory.
     ranks = np.broadcast_to(np.int64(comm.rank), row_map.num_local)
     np.testing.assert_array_equal(request.rows(ranks), row_map.owner(ghosts))
 
 
 def test_matrix(comm: MPI.Intracomm) -> None:
-    """Columns of a matrix whose rows are few and whose columns are numbered beyond 2^32."""
+    """The columns of a matrix with few rows, numbered beyond 2^32."""
     starts = np.concatenate([[0], 4 + MOST_LOCAL * np.arange(comm.size)])
     row_map = RowMap(starts, 0)
     columns = np.unique(np.concatenate([[1], starts[1:-1], starts[2:] - 1]))
@@ -76,7 +76,7 @@ def test_counts_of_unequal_shares(comm: MPI.Intracomm) -> None:
     sent, received = narrow_counts(comm, most, most)
     assert sent.dtype == received.dtype == np.int32
     np.testing.assert_array_equal(sent, most)
-    # Each count has 32 bits, and their sum has not; one rank alone has so many.
+    # Each count has 32 bits, but their sum has more; one rank alone has as many.
     over = most + 2 * (comm.rank == comm.size - 1) + (comm.size == 1)
     for some in ((over + 1, most), (most, over + 1)):
         if comm.rank < comm.size - 1:
@@ -88,7 +88,7 @@ def test_counts_of_unequal_shares(comm: MPI.Intracomm) -> None:
 def test_plans_of_too_many_rows_are_refused(comm: MPI.Intracomm) -> None:
     if comm.size == 1:
         pytest.skip("one count below 2**31 is fine")
-    # What is asked for is not looked at before all ranks know that it is too much.
+    # Requests are not read before all ranks know that there are too many.
     counts = np.full(comm.size, 2**31 - 1, np.int32)
     with ProcessGrid(comm) as grid, pytest.raises(CollectiveInputError, match="start more ranks"):
         CommPlan.from_request(grid, Request(np.empty(0, np.int64), counts))

@@ -1,4 +1,4 @@
-"""Communicators of neighbours: as many as are in use, whatever the number of plans."""
+"""Communicators of neighbours: only as many as are in use, for any number of plans."""
 
 import gc
 
@@ -31,7 +31,7 @@ def fetched(plan: CommPlan, rows: RowMap) -> list[float]:
 def test_plans_that_end_leave_no_communicators(comm: MPI.Intracomm) -> None:
     rows = row_map(comm)
     generator = np.random.default_rng(comm.rank)
-    # This rank forgets some plans later than others do.
+    # This rank releases some plans later than others do.
     late = []
     with ProcessGrid(comm) as grid:
         for step in range(STEPS):
@@ -46,7 +46,7 @@ def test_plans_that_end_leave_no_communicators(comm: MPI.Intracomm) -> None:
 
 
 def test_plans_in_use_have_communicators_of_their_own(comm: MPI.Intracomm) -> None:
-    """They may be waited for in another order than they were started in."""
+    """Exchanges may complete in another order than they were started in."""
     rows = row_map(comm)
     with ProcessGrid(comm) as grid:
         plans = [CommPlan.from_ghosts(grid, rows, ring(comm, 1)) for _ in range(70)]

@@ -17,13 +17,13 @@ def test_offsets_of_shifted_clocks_lie_within_their_bounds(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, rounds: int, ranks_per_host: int
 ) -> None:
     monkeypatch.setattr(network, "ROUNDS", rounds)
-    # All ranks of a test run on one machine, whose monotonic clock they share.
+    # All ranks of a test run on one machine and share its monotonic clock.
     hosts = [f"host{rank // ranks_per_host}" for rank in range(comm.size)]
     host = comm.rank // ranks_per_host
     shift = 3_000_000_007 * (host * (-1) ** host)
     began = perf_counter_ns()
     found = clock_offset(comm, hosts, lambda: perf_counter_ns() + shift)
-    # Rank 0 may have begun before this one.
+    # Rank 0 may have started earlier than this rank.
     longest = comm.allreduce(perf_counter_ns(), MPI.MAX) - comm.allreduce(began, MPI.MIN)
     assert abs(found.offset_ns + shift) <= found.bound_ns
     assert (found.bound_ns > 0) == (host > 0)
@@ -31,11 +31,11 @@ def test_offsets_of_shifted_clocks_lie_within_their_bounds(
 
 
 def test_seconds_are_those_of_the_rank_that_needs_longest() -> None:
-    """Two ranks on one host and one on another: a host's ranks share its link, and no other one."""
+    """Two ranks on one host and one on another: only ranks of the same host share its link."""
     sent = Sent(*map(np.array, ([0, 0, 0], [700, 30, 50], [90, 640, 50], [3, 2, 2])))
     between = Sent(*map(np.array, ([0, 0, 0], [100, 20, 50], [40, 30, 50], [1, 1, 1])))
     links = Network(10.0, 2.0, 2, 100.0, 0.5)
-    # The first rank sends 600 bytes inside; its host sends 120, at twice the speed of one rank.
+    # The first rank sends 600 bytes inside its host; the host sends 120, at twice a rank's speed.
     assert (
         links.seconds(sent, between, np.array([0, 0, 1], np.int32))
         == 600 / 100 + 2 * 0.5 + 120 / 20 + 2.0
@@ -43,7 +43,7 @@ def test_seconds_are_those_of_the_rank_that_needs_longest() -> None:
     into = Sent(sent.rows, sent.bytes_in, sent.bytes_out, sent.messages)
     back = Sent(between.rows, between.bytes_in, between.bytes_out, between.messages)
     assert links.seconds(into, back, np.array([0, 0, 1], np.int32)) == 15.0
-    # Without figures of their own, ranks of one host are as far apart as hosts.
+    # Without separate figures, messages inside a host cost as much as between hosts.
     assert Network(10.0, 2.0, 2).seconds(sent, between, np.array([0, 0, 1], np.int32)) == 72.0
 
 

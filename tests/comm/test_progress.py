@@ -1,4 +1,4 @@
-"""Long messages arrive while nobody calls MPI, and what had arrived is told."""
+"""Long messages arrive without calls of MPI, and their arrival is recorded."""
 
 import json
 import threading
@@ -48,7 +48,7 @@ def test_rows_arrive_while_nobody_calls_mpi(comm: MPI.Intracomm, tmp_path, keeps
         if keeps:
             for transfer in (going, coming):
                 grid.progress.keep(transfer, sent.nbytes)
-        # In place of computing; without a call of MPI.
+        # This stands for computing, without any call of MPI.
         while keeps and grid.progress.is_permitted and not coming.is_there:
             sleep(0.01)
         with trace.span("wait.forward"):
@@ -92,12 +92,12 @@ def test_pieces_count_that_had_arrived(comm: MPI.Intracomm, tmp_path, monkeypatc
 def test_the_thread_lives_while_there_are_messages(comm: MPI.Intracomm, monkeypatch) -> None:
     with ProcessGrid(comm) as grid:
         for _ in range(2):
-            # Long enough to be seen, and then none.
+            # Long enough to be noticed, then none.
             monkeypatch.setattr(progress_module, "_IDLE_S", 1000)
             sent, received = np.zeros((ROWS, WIDTH), np.uint8), np.empty((ROWS, WIDTH), np.uint8)
             transfers = start_stage(grid.layer, ring(comm), sent, received, forward=True)
             for transfer in transfers:
-                # What is short is there at once, and wakes nobody.
+                # Short messages are there at once, and wake no thread.
                 grid.progress.keep(transfer, 100)
             before = progress_threads()
             grid.progress.keep(transfers[1], received.nbytes)
@@ -106,7 +106,7 @@ def test_the_thread_lives_while_there_are_messages(comm: MPI.Intracomm, monkeypa
             for transfer in transfers:
                 transfer.wait()
             monkeypatch.setattr(progress_module, "_IDLE_S", 0)
-            # It looks around once more.
+            # The thread looks once more.
             grid.progress._wake.set()
             for thread in started:
                 thread.join()

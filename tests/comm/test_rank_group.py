@@ -1,4 +1,4 @@
-"""Keys that ranks divide among themselves."""
+"""Keys that are divided among ranks."""
 
 from mpi4py import MPI
 

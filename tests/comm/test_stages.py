@@ -1,4 +1,4 @@
-"""An exchange in stages moves what it moves at once."""
+"""An exchange in stages moves the same rows as one at once."""
 
 from dataclasses import replace
 from functools import partial
@@ -65,7 +65,7 @@ def test_stages_deliver_what_one_exchange_delivers(comm: MPI.Intracomm, ahead: i
 def test_long_messages_go_in_pieces(comm: MPI.Intracomm, rows_a_piece: int) -> None:
     with ProcessGrid(comm) as grid:
         row_map, ghosts, whole = make_plan(grid, 5)
-        # A row that is longer than a piece is a piece; between some ranks messages are whole.
+        # A row longer than a piece is a piece; some pairs of ranks send whole messages.
         together = (np.arange(comm.size) + comm.rank) % 3 == 0
         limits = np.where(together, np.iinfo(np.int64).max, rows_a_piece * WIDTH * 8 + 7)
         plan = replace(whole, piece_bytes=limits)
@@ -88,7 +88,7 @@ def test_long_messages_go_in_pieces(comm: MPI.Intracomm, rows_a_piece: int) -> N
 def test_hosts_get_pieces_over_slow_links_alone(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A piece takes a link 0.3 ms, and is of 8 to 32 KiB.
+    # A piece takes a link 0.3 ms, and has 8 to 32 KiB.
     for bandwidth, longest in ((1e6, 8192), (5e7, 15000), (125e6, 32768), (1e10, None)):
         is_slow = longest is not None
         monkeypatch.setattr(grid_module, "_ring_bandwidth", lambda _, found=bandwidth: found)
@@ -97,7 +97,7 @@ def test_hosts_get_pieces_over_slow_links_alone(
             apart = (np.arange(comm.size) - comm.rank) % 2 == 1
             np.testing.assert_array_equal(plan.piece_bytes < 1 << 40, apart & is_slow)
             assert set(plan.piece_bytes[apart & is_slow]) <= {longest}
-            # A stage of several waits for its reader.
+            # A stage with several others waits for its reader.
             for stage in plan.stages(*shift_times(plan.peers, comm.rank, comm.size)):
                 rows = np.zeros((stage.num_owned, 9999)), np.empty((stage.num_ghosts, 9999))
                 for transfer, messages in zip(
@@ -119,7 +119,7 @@ def test_ranks_send_to_the_next_one_first() -> None:
     own = SimpleNamespace(rank=2, size=5, Irecv=partial(start, "in"), Isend=partial(start, "out"))
     parts = [(peer, np.zeros((2, WIDTH))) for peer in (0, 1, 3, 4)]
     _, coming = start_parts(own, parts, parts, 7, np.full(5, WIDTH * 8))
-    # Pieces of a message stay together, and what is received is told in the order of ranks.
+    # Pieces of a message stay together, and arrivals are reported in the order of ranks.
     assert [peer for kind, peer in started if kind == "out"] == [3, 3, 4, 4, 0, 0, 1, 1]
     assert [peer for kind, peer in started if kind == "in"] == [0, 0, 1, 1, 3, 3, 4, 4]
     assert len(coming._requests) == len(coming._sizes) == 8

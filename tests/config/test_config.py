@@ -1,4 +1,4 @@
-"""Configurations: read, overridden, refused, written and read back."""
+"""Configurations: reading, overrides, errors, writing and reading back."""
 
 import dataclasses
 import math

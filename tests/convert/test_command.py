@@ -1,4 +1,4 @@
-"""The command as a user meets it: detection, output, exit status, an earlier store kept whole."""
+"""The command as users see it: detection, output, exit status, and earlier stores kept whole."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def test_an_error_is_one_line_and_an_earlier_store_stays(edges: Path, tmp_path: 
 
 def test_an_unreadable_file_is_named(edges: Path, tmp_path: Path) -> None:
     edges.unlink()
-    # Root may read everything, but nobody the memory at address 0.
+    # Root may read every file, but no process the memory at address 0.
     edges.symlink_to("/proc/self/mem")
     with pytest.raises(InputError, match=r"ring\.txt: cannot be read"):
         CONVERT.call([str(edges), "-o", str(tmp_path / "out.h5")])
@@ -113,7 +113,7 @@ def test_ids_far_above_their_number_ask_for_a_choice(tmp_path: Path) -> None:
         CONVERT.call([str(path), "-o", str(out)])
     CONVERT.call([str(path), "-o", str(out), "--relabel"])
     assert contents(out).nodes.original_id.tolist() == [0, 5, 7, 3122748]
-    # 13 bytes that would ask for a store of 69 GB.
+    # 13 bytes that would need a store of 69 GB.
     path.write_text("0 4294967295\n")
     with pytest.raises(InputError, match=r"largest id is 4294967295 in 1 edges.* give --relabel"):
         CONVERT.call([str(path), "-o", str(out)])

@@ -1,4 +1,4 @@
-"""Fields of edges: they follow their edges through merging, sorting, partitions and ranks."""
+"""Fields of edges stay with their edges through merging, sorting, partitions and ranks."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ from hpcgnn.storage import GraphStore
 STEPS, NODES = 5, 13
 RNG = np.random.default_rng(4)
 EDGES = RNG.integers(0, NODES - 2, (60, 2))
-"""With duplicates, loops and pairs in both directions; the last two nodes have no edge."""
+"""A graph with duplicates, loops and pairs in both directions; the last two nodes have no edge."""
 Q = RNG.standard_normal((STEPS, len(EDGES), 2)).astype(np.float32)
 Q[1, 3, 1] = np.nan
 F = RNG.standard_normal((STEPS, len(EDGES)))
@@ -56,9 +56,9 @@ def run(
 
 
 def expected(*, undirected: bool = False, loops: str = "keep") -> dict[tuple[int, int], int]:
-    """Return the first edge of the input that each stored edge (target, source) is; -1: added.
+    """Return the first input edge that each stored edge (target, source) is; -1: added.
 
-    One that the input has in the other direction alone is the reverse of the first.
+    An edge that the input has only in the other direction is the reverse of the first.
     """
     first: dict[tuple[int, int], int] = {}
     for turn in (-1, 1)[: 1 + undirected]:
@@ -72,7 +72,7 @@ def expected(*, undirected: bool = False, loops: str = "keep") -> dict[tuple[int
 
 
 def check(path: Path, first: dict[tuple[int, int], int], flux: str = "") -> None:
-    """Compare each value with that of the edge of the input; a `flux` is negated in its reverse."""
+    """Compare each value with that of the input's edge; a `flux` is negated in its reverse."""
     with GraphStore.open(path) as store:
         store.verify()
         assert store.num_nodes == NODES
@@ -200,7 +200,7 @@ def test_tables_of_pairs(
 PIPES = [(0, 1), (2, 1), (2, 3), (3, 0)]
 FLOWS = np.array([[1.0, -2, 3, 4], [5, 6, -7, 0.5]], np.float32)
 WATER = {
-    # The edges, the ends and signs of the table's rows, what is due of the reverse of a flow.
+    # Edges, ends and signs of the table's rows, and the expected values of a flow's reverse.
     "one way": (PIPES, [(*p, 1) for p in PIPES], "--undirected --fluxes flow", -1),
     "one way, no flux": (PIPES, [(*p, 1) for p in PIPES], "--undirected", 1),
     "against the edge": (PIPES, [(*p[::-1], -1) for p in PIPES], "--undirected --fluxes flow", -1),

@@ -1,4 +1,4 @@
-"""Labels of edges, their numbers and their split come from tables and arrays."""
+"""Labels of edges, as classes or numbers, and their split from tables and arrays."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ HEAD = "source,target,amount,kind,odd,late,speed,set"
 
 
 def convert(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *words: str) -> GraphStore:
-    """Convert a file as the command does; return the open store."""
+    """Convert a file with the command; return the open store."""
     path = folder / "out.h5"
     monkeypatch.setattr(sys, "argv", ["convert", str(folder / name), *words, "-o", str(path)])
     assert CONVERT.call() == 0

@@ -30,7 +30,7 @@ ARRAYS = {
 def save(folder: Path, **changes: Any) -> None:
     for name, array in (ARRAYS | changes).items():
         np.save(folder / f"{name}.npy", array)
-    # The last node has no edge: the arrays tell how many there are.
+    # The last node has no edge: the arrays give the number of nodes.
     (folder / "ring.txt").write_text("\n".join(f"{each} {each + 1}" for each in range(NODES - 2)))
     (folder / "ring.graph").write_text(f"{NODES} 1\n2\n1\n" + "\n" * (NODES - 2))
     np.savez(folder / "ring.npz", src=[0], dst=[1], field_v=np.zeros((STEPS, NODES)))
@@ -108,7 +108,7 @@ PLACES = {"d": (4.0, 40.0), "b": (2.0, 20.0), "a": (1.0, 10.0), "c": (3.0, 30.0)
 
 
 def write_places(folder: Path, name: str, rows: dict[str, tuple[float, float]]) -> None:
-    """Write positions beside a road between nodes with names, or with ids that are no numbers."""
+    """Write positions for a road between nodes with names, or with ids that are not numbers."""
     (folder / "roads.csv").write_text("src,dst\na,b\nb,c\na,d\n")
     (folder / "ids.csv").write_text("src,dst\n10,20\n20,30\n10,40\n")
     table = {

@@ -1,4 +1,4 @@
-"""The same little graph in every format gives the same store."""
+"""The same small graph in every format gives the same store."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Many graphs in one store: from tables, TUDataset folders and torch-geometric; faults are told."""
+"""Many graphs in one store: from tables, TUDataset folders and torch-geometric; faulty input."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Small files that ask for more than they hold, and damage that native readers do not survive."""
+"""Small files that claim more than they hold, and damage that would crash native readers."""
 
 import io
 import json
@@ -94,14 +94,14 @@ def test_many_isolated_nodes_are_a_matter_of_asking(tmp_path: Path) -> None:
     options = ConvertOptions(num_nodes=50000)
     report = convert(path, tmp_path / "out.h5", format_name="matrix-market", options=options)
     assert report.header.num_nodes == 50000
-    # Where a file has something of each node, few edges are no fault.
+    # In files with data for each node, few edges are not a fault.
     whole = npz(tmp_path / "g.npz", edge_index=ENDS, y=np.zeros(50000, np.int64))
     report = convert(whole, tmp_path / "out.h5", format_name="npz")
     assert report.header.num_nodes == 50000
 
 
 def test_arrays_larger_than_their_file(tmp_path: Path) -> None:
-    """Headers of .npy, and what a zip archive says of its members."""
+    """Headers of .npy files, and the member sizes in a zip archive."""
     path = tmp_path / "a.npz"
     header = b"{'descr': '<U900000000', 'fortran_order': False, 'shape': (4,), }"
     stream = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
@@ -121,7 +121,7 @@ def test_arrays_larger_than_their_file(tmp_path: Path) -> None:
 def test_descriptions_of_many_brackets(tmp_path: Path) -> None:
     texts = {
         "tables": ("graph.toml", "a = " + "[" * 3000),
-        # A reader whose time grows with the square.
+        # A reader whose time grows with the square of the size.
         "dgl-csv": ("meta.yaml", "[" * 1200),
         "graphstorm": ("g.json", "[" * 300_000),
     }
@@ -200,7 +200,7 @@ def test_matlab_matrices_against_scipy(tmp_path: Path, packed: bool) -> None:
 
 
 def test_matlab_files_that_matlab_wrote() -> None:
-    """Those that SciPy brings: both byte orders, versions 5 to 7.2, logical and complex."""
+    """SciPy's own test files: both byte orders, versions 5 to 7.2, logical and complex."""
     compared = 0
     for path in sorted((Path(scipy.io.matlab.__file__).parent / "tests" / "data").glob("*.mat")):
         try:
@@ -221,7 +221,7 @@ def test_matlab_files_that_matlab_wrote() -> None:
 
 
 def big_endian(matrix: Any) -> bytes:
-    """Return a .mat file of a sparse matrix `A` in the byte order that Sun's machines have."""
+    """Return a .mat file of a sparse matrix `A` in big-endian byte order."""
 
     def element(kind: int, content: bytes) -> bytes:
         return struct.pack(">II", kind, len(content)) + content + bytes(-len(content) % 8)
@@ -237,7 +237,7 @@ def big_endian(matrix: Any) -> bytes:
 
 
 def test_damaged_sparse_matrices_are_refused(tmp_path: Path) -> None:
-    """Offsets and indices that SciPy's native code would follow out of the arrays."""
+    """Offsets and indices that SciPy's native code would follow beyond the arrays."""
     path = tmp_path / "a.mat"
     matrix = scipy.sparse.csc_matrix(np.triu(np.ones((4, 4))))
     path.write_bytes(big_endian(matrix))
@@ -285,7 +285,7 @@ def test_packed_zeros_are_not_taken_for_nodes(tmp_path: Path, name: str) -> None
     try:
         with pytest.raises(InputError, match=f"{count} nodes, with 3 edges.*--num-nodes {count}"):
             convert(path, tmp_path / "out.h5", format_name="npz")
-        # Nothing of the 32 MiB was made.
+        # The 32 MiB were never allocated.
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
@@ -334,7 +334,7 @@ def test_parquet_says_no_more_than_it_holds(tmp_path: Path) -> None:
         ({"id": ["a", "b", "c"], "x": wide}, "has 2097152 numbers a row"),
     ):
         path = tmp_path / "small.parquet"
-        # Without Arrow's own schema, readers take the column for texts in full.
+        # Without Arrow's own schema, readers return the column as full texts.
         pq.write_table(pa.table(table), path, compression="zstd", store_schema=False)
         assert path.stat().st_size < 100_000
         source, options = (plain, {"nodes": (str(path),)}) if "id" in table else (path, {})

@@ -1,4 +1,4 @@
-"""Graphs converted by many ranks: the store that one process writes."""
+"""Many ranks convert graphs: the store is the same as that of one process."""
 
 import errno
 import gzip
@@ -32,7 +32,7 @@ NODES = 90
 
 
 def edges(seed: int, count: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Skewed rows with duplicates and loops, and weights that differ."""
+    """Skewed rows with duplicates and loops, and distinct weights."""
     rng = np.random.default_rng(seed)
     src = rng.integers(0, NODES, count)
     dst = np.minimum(rng.geometric(0.05, count), NODES - 1)
@@ -202,7 +202,7 @@ def metis(folder: Path) -> list[str]:
 
 
 def node_types(folder: Path) -> list[str]:
-    """Types with features, of other numbers, and without; names."""
+    """Types with features, with features of another width, and without; names."""
     rng = np.random.default_rng(4)
     users, items = [f"u{i}" for i in range(70)], [f"item {i}" for i in range(20)]
     numbers = [rng.random(70), rng.random(70), np.arange(70) % 3]
@@ -276,7 +276,7 @@ def content(path: Path) -> dict[str, object]:
 
 
 def words_of(comm: MPI.Intracomm, folder: Path, case: str) -> list[str]:
-    """Write the files of a case; return the words of its command, but for the output."""
+    """Write the files of a case; return the words of its command without the output."""
     write, words = CASES[case]
     if comm.rank == 0:
         folder.mkdir()
@@ -294,7 +294,7 @@ def test_store_is_that_of_one_process(
     case: str,
 ) -> None:
     monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
-    # So that ranks have chunks of their own, and meet in some.
+    # So that ranks have their own chunks, and share some.
     monkeypatch.setattr(file_format, "CHUNK_BYTES", 256)
     monkeypatch.setattr(pieces, "QUIET_BELOW_BYTES", 0)
     given = words_of(comm, comm_tmp_path / "in", case)
@@ -364,7 +364,7 @@ def test_what_one_rank_cannot_write_ends_all(
     if comm.rank == 0:
         table(comm_tmp_path / "e.csv", list(edges(1)[:2]))
         features = np.ones((NODES, 3))
-        # Read by the last rank.
+        # The last rank reads it.
         features[-1, 1] = np.nan if "nan" in fault else 1
         np.save(comm_tmp_path / "x.npy", features)
     comm.barrier()
@@ -436,7 +436,7 @@ def test_a_faulty_option_ends_all_ranks(
     monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])
     with pytest.raises(CollectiveInputError, match=message) as fault:
         COMMAND.call(comm=comm)
-    # One rank looks, or finds it: the others hear of it.
+    # One rank reads or finds it, and informs the others.
     assert len(set(comm.allgather(str(fault.value)))) == 1
 
 
@@ -469,11 +469,11 @@ def test_an_array_that_one_rank_cannot_see_ends_all(
 
 
 class Killed(BaseException):
-    """The end of a process, as far as a test can make it."""
+    """The end of a process, as far as a test can simulate it."""
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
-    """Let the conversion end in a stage: at a saving, before rows are written, after all is."""
+    """Make the conversion end at a stage: on saving, before rows are written, after everything."""
     if stage.isdigit():
         left = [int(stage)]
         save = Parts.save

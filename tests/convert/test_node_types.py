@@ -1,4 +1,4 @@
-"""Node types in every format that has them: one store, and what is wrong with faulty input."""
+"""Node types in every format that has them: equal stores, and errors of faulty input."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_every_form_gives_the_same_store(
     np.testing.assert_array_equal(found.nodes.labels, little.everywhere(little.labels, -1))
     np.testing.assert_array_equal(found.nodes.split, little.everywhere(little.split, 0))
     np.testing.assert_array_equal(found.nodes.original_id, np.arange(13))
-    # In text a type without nodes has no line that could tell its columns.
+    # In text, a type without nodes has no line from which its columns could be known.
     venue = 0 if form == "ogb" else 3
     kinds = [(kind.name, kind.num_nodes, kind.num_features) for kind in found.store.node_types]
     assert kinds == [("author", 4, 2), ("paper", 6, 3), ("field", 3, 0), ("venue", 0, venue)]

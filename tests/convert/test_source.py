@@ -1,4 +1,4 @@
-"""Which features are stored sparse."""
+"""The choice of sparse storage for features."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ def blocks() -> Iterator[np.ndarray]:
 @pytest.mark.parametrize(
     ("density", "how", "sparse"),
     [
-        # Of Cora, of Pubmed, and of more words than a dense product minds.
+        # The sizes of Cora, of Pubmed, and of more words than are fast as a dense product.
         (0.0127, "auto", True),
         (0.1002, "auto", True),
         (0.3, "auto", False),

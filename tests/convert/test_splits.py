@@ -1,4 +1,4 @@
-"""Random splits: sizes, classes, and what cannot be drawn."""
+"""Random splits: sizes, classes, and impossible requests."""
 
 import hypothesis
 import hypothesis.strategies as st

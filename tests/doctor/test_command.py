@@ -1,4 +1,4 @@
-"""The doctor on every rank: it measures, tries the folder, and leaves nothing behind."""
+"""The doctor on every rank: it measures, tests the folder, and leaves nothing behind."""
 
 import json
 import subprocess

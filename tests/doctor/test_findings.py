@@ -1,4 +1,4 @@
-"""What a doctor says of machines, good and bad."""
+"""The findings of the doctor on good and bad machines."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_threads_that_cores_are_not_there_for() -> None:
     free = [replace(RANK, cores=(0, 1, 2, 3), threads=None) for _ in range(2)]
     assert found(free)["cores"].verdict == GOOD
     assert "which they share, 2 threads per rank" in found(free)["cores"].seen
-    # As a run divides them: ranks that the launcher bound have their cores each.
+    # As in a run: ranks that the launcher bound have their own cores.
     bound = [replace(RANK, cores=cores, threads="0") for cores in ((0, 1), (2, 3))]
     assert "each on its own, 2 threads per rank" in found(bound)["cores"].seen
 

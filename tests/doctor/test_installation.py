@@ -1,4 +1,4 @@
-"""``hpcgnn version`` says what is installed, and starts no MPI for it."""
+"""``hpcgnn version`` prints what is installed, without starting MPI."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Exported modules compute what the model computes: in torch, in PyG and DGL where they are."""
+"""Exported modules compute the same as the model: in torch, and in PyG and DGL if installed."""
 
 import importlib.util
 import json
@@ -104,7 +104,7 @@ WITH_TORCH = {
     },
 }
 LIBRARIES = ["torch", "pyg", *(["dgl"] if importlib.util.find_spec("dgl") else [])]
-"""Those that run here; others only write."""
+"""The libraries that are installed; for the others modules are only written."""
 
 
 def trained(folder: Path, graph: training.Graph, *words: str) -> training.Run:
@@ -142,7 +142,7 @@ def edges_of(matrix: sp.csr_matrix) -> torch.Tensor:
 
 
 def check(path: Path, export: Any, with_torch: dict[str, set[str]], case: str) -> None:
-    """Export a run for all libraries, and require that modules compute what it does."""
+    """Export a run for all libraries, and require that modules compute the same as it does."""
     for library in ("torch", "pyg", "dgl"):
         found = export(path, "--to", library)
         own = case not in with_torch.get(library, ())
@@ -228,7 +228,7 @@ def test_links(
     lines = [f"{s},{t},{module.PREDICTED[k]}" for s, t, k in zip(*pairs, kinds, strict=True)]
     table.write_text("\n".join(["source,target,relation", *lines]))
     predict = training.predict_with(MPI.COMM_SELF, run, monkeypatch, capsys)
-    # Of a store that is given, no edge is left out.
+    # No edge is left out of a given store.
     store = tomllib.loads((run.path / "config.toml").read_text())["graph"]["store"]
     predict(tmp_path / "out.h5", "--pairs", table, "--store", store)
     edges = [edges_of(matrix) for matrix in RELATIONS.relations.values()]
@@ -478,7 +478,7 @@ def test_the_model_file_of_a_run(
         "features/mean",
         "features/deviation",
     }
-    # Alone, it is all that predicting needs.
+    # Predicting needs nothing else.
     alone = tmp_path / "alone.safetensors"
     file.rename(alone)
     predict = training.predict_with(MPI.COMM_SELF, training.Run(alone, 0), monkeypatch, capsys)

@@ -55,7 +55,7 @@ Write = Callable[[MPI.Intracomm, Path], tuple[Path, list[str]]]
 
 
 class Case(NamedTuple):
-    """What is trained: `write` makes its store in a folder, and returns it with the settings."""
+    """A training setup: `write` makes its store in a folder, and returns it with the settings."""
 
     kind: str
     name: str
@@ -77,7 +77,7 @@ def all_cases() -> Iterator[Case]:
 
 
 def ways(size: int) -> list[Words]:
-    """Return all ways of so many ranks."""
+    """Return all ways for a number of ranks."""
     copies = [number for number in (1, 2) if size % number == 0 and size > 1]
     found = [
         (
@@ -91,7 +91,7 @@ def ways(size: int) -> list[Words]:
 
 
 def chosen(place: int, size: int, works: Callable[[Words], bool], count: int) -> list[Words]:
-    """Return so many ways that work, 0: all, from one that follows from the case's place."""
+    """Return a number of applicable ways (0: all), starting from one set by the case's index."""
     found = [way for way in ways(size) if works(way)]
     first = place + 5 * SIZES.index(size)
     step = 1 + len(found) // 2
@@ -100,7 +100,7 @@ def chosen(place: int, size: int, works: Callable[[Words], bool], count: int) ->
 
 
 def works(store: Path, settings: Sequence[str], way: Words) -> bool:
-    """Tell whether the settings go with a way."""
+    """Tell whether the settings work with a way."""
     try:
         config = make_config(store, store.parent / "run", *settings, *way)
     except InputError:
@@ -109,7 +109,7 @@ def works(store: Path, settings: Sequence[str], way: Words) -> bool:
 
 
 class Log:
-    """What was compared so far: a line of JSON for each run in a file of a number of ranks."""
+    """The comparisons so far: for each number of ranks a file with a line of JSON for each run."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self._path = folder / f"compared{size}.jsonl"
@@ -117,7 +117,7 @@ class Log:
         self.rows = [json.loads(line) for line in lines]
 
     def has(self, case: Case, way: Words) -> bool:
-        """Tell whether it holds a run."""
+        """Tell whether a run has been compared."""
         return any(row["case"] == case.name and row["way"] == " ".join(way) for row in self.rows)
 
     def add(self, row: dict[str, str | int]) -> None:
@@ -128,7 +128,7 @@ class Log:
 
 
 def trained(comm: MPI.Intracomm, store: Path, folder: Path, words: Sequence[str]) -> Run | str:
-    """Return a run, or what it failed with on any rank."""
+    """Return a run, or the error with which it failed on any rank."""
     fault = ""
     try:
         run = train(comm, make_config(store, folder, *words))
@@ -140,7 +140,7 @@ def trained(comm: MPI.Intracomm, store: Path, folder: Path, words: Sequence[str]
 
 
 def compare_case(place: int, case: Case, options: argparse.Namespace, log: Log) -> None:
-    """Train one case in all its ways, and note what differs from the run of one rank."""
+    """Train one case in all its ways, and record the differences from the run of one rank."""
     comm = MPI.COMM_WORLD
     folder = options.folder / case.name.replace(" ", "_").replace(",", "")
     alone, settings_of = folder / "alone", folder / "settings.json"
@@ -176,7 +176,7 @@ def compare_case(place: int, case: Case, options: argparse.Namespace, log: Log) 
 
 
 def print_table(folder: Path) -> int:
-    """Print how many runs of each case were compared, and how many of these were equal."""
+    """Print for each case how many runs were compared, and how many were equal."""
     logs = [Log(folder, size) for size in SIZES]
     print(f"| case | {' | '.join(map(str, SIZES))} |")
     print("|---|" + "---|" * len(SIZES))
@@ -196,7 +196,7 @@ def print_table(folder: Path) -> int:
 
 
 def main() -> int:
-    """Compare, or print the table; return 1 where any bits differ."""
+    """Compare, or print the table; return 1 if any bits differ."""
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("folder", type=Path)
     cli.add_argument("--only", default="*", metavar="PATTERN", help="names of cases")

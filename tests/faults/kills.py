@@ -1,4 +1,4 @@
-"""Ranks killed at random moments of a run that is started again each time.
+"""Ranks are killed at random moments of a run that is restarted each time.
 
     python -m tests.faults.kills FOLDER [--ranks 2] [--kills 3] [--only PART]
 
@@ -65,7 +65,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     ),
     "programs": ("programs", "train.task=programs", "programs.epoch_graphs=10", "train.epochs=40"),
 }
-"""Of each chain the store that it trains on, as `make_inputs` names it, and its settings."""
+"""For each chain, the store that it trains on, as named by `make_inputs`, and its settings."""
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def chain(case: str, folder: Path, ranks: int, kills: int, seed: int) -> list[int]:
-    """Kill a run again and again; return after how many epochs. Its end must be the same."""
+    """Kill a run repeatedly; return the epochs of the kills. Its result must be the same."""
     name_of_store, *words = CASES[case]
     inputs = make_inputs(folder, name_of_store)
     store = parts = Path(inputs[name_of_store])
@@ -111,7 +111,7 @@ def chain(case: str, folder: Path, ranks: int, kills: int, seed: int) -> list[in
 def killed(
     ranks: int, store: Path, run: Path, settings: Sequence[str], moments: random.Random
 ) -> int:
-    """Kill one rank at a moment of the start or of the epochs; return how many lines there are."""
+    """Kill one rank at a moment of the start or of the epochs; return the number of lines."""
     words, environment = command(ranks, store, run, settings)
     metrics = run / "metrics.jsonl"
     before = metrics.read_text().count("\n") if metrics.exists() else 0
@@ -129,7 +129,7 @@ def killed(
         if moments.random() < 0.2:
             time.sleep(5 * moments.random())
         else:
-            # From its first epoch on, when a checkpoint is written or read every few milliseconds.
+            # From the first epoch on, when a checkpoint is written or read every few milliseconds.
             while process.poll() is None and (
                 not metrics.exists() or metrics.read_text().count("\n") <= before
             ):
@@ -142,7 +142,7 @@ def killed(
         except subprocess.TimeoutExpired as error:
             error.add_note(describe_processes(run))
             raise
-        # A run may have ended just before.
+        # The run may have ended just before.
         assert status in (128 + signal.SIGKILL, 0), status
     assert end_those_of(run) == 0
     return metrics.read_text().count("\n") if metrics.exists() else 0

@@ -1,4 +1,4 @@
-"""Every fault in every phase of a run: status, and seconds until every process has ended.
+"""Every fault in every phase of a run: exit status, and seconds until every process has ended.
 
 A time above the limit and ten seconds more is marked LATE.
 
@@ -27,7 +27,7 @@ def main() -> None:
     cli.add_argument("--stall", type=float, default=10)
     cli.add_argument("--faults", nargs="+", choices=STATUS, default=list(STATUS))
     options = cli.parse_args()
-    # A finished run in there may be of other settings.
+    # A finished run in the folder may have other settings.
     shutil.rmtree(options.folder, ignore_errors=True)
     options.folder.mkdir(parents=True)
     settings = (

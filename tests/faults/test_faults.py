@@ -1,4 +1,4 @@
-"""Every fault of one rank ends all of them, with a status that says whether to start again."""
+"""Every fault of one rank ends all ranks, with a status that tells whether to restart."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.support.faults import PHASES, STALLS, STATUS, losses, run_with_fault
 
 RANKS = 2
 STALL_S = 20.0
-"""Longer than a rank waits for another to start, on a machine that is busy."""
+"""Longer than a rank waits for another to start, on a busy machine."""
 LIMIT_S = 240
 SETTINGS = (
     "train.epochs=8",
@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(store: Path) -> list[float]:
-    """The losses of a run that nothing interrupted."""
+    """The losses of an uninterrupted run."""
     run = store.parent / "whole"
     assert run_with_fault(RANKS, store, run, SETTINGS, timeout=LIMIT_S).status == 0
     return losses(run)
@@ -71,9 +71,9 @@ def test_all_ranks_end(
     if fault in ("poison", "raise", "exit3"):
         assert f"[rank {RANKS - 1}] fails on " in found.errors
     if (fault, phase) in QUICK:
-        # tests/train/test_command.py goes on after kills.
+        # tests/train/test_command.py resumes after kills.
         return
-    # Slow tests have the machine alone.
+    # Slow tests run alone on the machine.
     assert found.seconds < 10 + (STALL_S if fault in STALLS else 0) + 20
     whole: list[float] = request.getfixturevalue("whole")
     again = run_with_fault(RANKS, store, run, SETTINGS, timeout=LIMIT_S)
@@ -86,7 +86,7 @@ def test_all_ranks_end(
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", STALLS)
 def test_a_stall_after_the_end_is_started_again(tmp_path: Path, store: Path, fault: str) -> None:
-    """Its other ranks wait in the end of MPI; Python has no threads any more."""
+    """The other ranks wait in the finalisation of MPI, when Python has no threads any more."""
     run = tmp_path / "run"
     found = run_with_fault(RANKS, store, run, SETTINGS, f"0 {fault} end", timeout=LIMIT_S)
     assert (found.status, found.orphans) == (MACHINE_FAULT, 0), found.errors

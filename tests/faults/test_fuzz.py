@@ -1,4 +1,4 @@
-"""Random damage and forgery, by seed: refused in one line, or without effect; never a traceback."""
+"""Random damage and forgery, by seed: refused in one line or harmless; never a traceback."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def generators(count: int) -> Iterator[np.random.Generator]:
 
 
 def refused(error: Exception) -> None:
-    """See that an error is the user's, and one line."""
+    """Check that an error is the user's, and one line."""
     assert isinstance(error, InputError), repr(error)
     assert str(error)
     assert "\n" not in str(error)
@@ -72,7 +72,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(store: Path) -> Path:
-    """A run that was stopped after two epochs."""
+    """A run that is stopped after two epochs."""
     path = store.parent / "run"
     config = training.make_config(store, path, "train.epochs=3")
     training.train(MPI.COMM_SELF, config, training.StopAfter(2))
@@ -108,7 +108,7 @@ def change_tensors(rng: np.random.Generator, tensors: dict[str, torch.Tensor]) -
 
 
 def forge(rng: np.random.Generator, path: Path) -> None:
-    """Change a checkpoint; its checksums are right again, but for one case in four."""
+    """Change a checkpoint; its checksums are corrected, except in one case of four."""
     names = ("model", "optimizer", "best", "features")
     file = path / f"{names[rng.integers(4)]}.safetensors"
     state = json.loads((path / "state.json").read_text())
@@ -165,7 +165,7 @@ def test_a_store_changed_in_place_never_trains(tmp_path: Path, store: Path, coun
 
 @pytest.mark.parametrize("count", SIZES)
 def test_imports(tmp_path: Path, count: int) -> None:
-    """Headers of arrays in .npz files, whose zip is whole."""
+    """Headers of arrays in .npz files with valid zips."""
     arrays = {
         "edge_index": np.array([[0, 1, 2], [1, 2, 0]]),
         "x": np.eye(3),

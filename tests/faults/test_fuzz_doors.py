@@ -1,4 +1,4 @@
-"""Random damage to what users write by hand: tables, graph.toml, files of splits, own modules.
+"""Random damage to files that users write by hand: tables, graph.toml, splits, own modules.
 
 Every case is refused in one line or read as a reader of its own understands it.
 """
@@ -82,11 +82,11 @@ def damaged(rng: np.random.Generator, content: bytes) -> bytes:
 
 
 def outcome(call: Callable[[], object]) -> bool:
-    """Return whether the call succeeds, False where it is refused in one line."""
+    """Return whether the call succeeds; False if it is refused in one line."""
     try:
         call()
     except InputError as error:
-        # Names of files may hold whatever they like; commands print one line all the same.
+        # Names of files may contain anything; commands print one line all the same.
         assert one_line(error).isprintable()  # noqa: PT017
         return False
     return True
@@ -94,7 +94,7 @@ def outcome(call: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_tables(tmp_path: Path, count: int) -> None:
-    """Tables of edges and nodes, whatever they are called, and folders of them."""
+    """Tables of edges and nodes with any names, and folders of them."""
     out = tmp_path / "out.h5"
     for rng in generators(count):
         folder = tmp_path / "g"
@@ -119,7 +119,7 @@ def test_tables(tmp_path: Path, count: int) -> None:
 
 
 def plain_edges(content: bytes) -> set[tuple[int, int]] | None:
-    """Return the edges of a CSV of whole numbers, None where it is none."""
+    """Return the edges of a CSV of integers, None if it is not one."""
     try:
         rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
         pairs = [(int(row[0]), int(row[1])) for row in rows if row]
@@ -147,7 +147,7 @@ def test_edges_are_those_of_the_file(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_parquet(tmp_path: Path, count: int) -> None:
-    """Damaged bytes, and whole files of odd types."""
+    """Damaged bytes, and valid files of unusual types."""
     source, out = tmp_path / "e.parquet", tmp_path / "out.h5"
     edges = tmp_path / "e.csv"
     edges.write_text("0,1\n1,2\n2,0\n")
@@ -210,7 +210,7 @@ def is_class(value: object) -> bool:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Modules that do not parse, do not load, or hold something else."""
+    """Modules that do not parse, do not load, or contain something else."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     whole = b"from hpcgnn.nn import GCN\n\nclass Mine(GCN):\n    own_options = {'a': 1}\n"
@@ -225,7 +225,7 @@ def test_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 
 @pytest.mark.parametrize("count", SIZES)
 def test_asked_nodes_and_endings(tmp_path: Path, count: int) -> None:
-    """What ``predict`` is asked for on its command line."""
+    """Requests on the command line of ``predict``."""
     file = tmp_path / "ids"
     for rng in generators(4 * count):
         file.write_bytes(damaged(rng, b"1\n2\n3\n"))

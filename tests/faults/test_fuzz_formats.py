@@ -1,4 +1,4 @@
-"""Random damage to formats of others: .mat, meta.yaml, GraphStorm, graph.toml, Parquet, splits.
+"""Random damage to other formats: .mat, meta.yaml, GraphStorm, graph.toml, Parquet, splits.
 
 Every case is refused in one line, or stored; what is stored is compared with another reader's graph
 where there is one. `python -m tests.faults.test_fuzz_formats DOOR FIRST LAST FOLDER` counts cases,
@@ -75,7 +75,7 @@ Case = tuple[Path, str, ConvertOptions]
 
 
 def scattered(rng: Generator, content: bytes) -> bytes:
-    """Return bytes of which some are replaced, left out, or put in."""
+    """Return bytes of which some are replaced, removed or inserted."""
     data = bytearray(content)
     for _ in range(rng.integers(1, 6)):
         place, kind = int(rng.integers(len(data))), rng.random()
@@ -147,7 +147,7 @@ def write_parquet(rng: Generator, folder: Path) -> Case:
 
 
 def write_splits(rng: Generator, folder: Path) -> Case:
-    """Files of Geom-GCN's splits, and lists of ids beside an edge list."""
+    """Files of Geom-GCN's splits, and lists of ids for an edge list."""
     lines = "".join(f"{a}\t{b}\n" for a, b in ENDS.T)
     if rng.random() < 0.5:
         files = []
@@ -186,7 +186,7 @@ def names_by_arrow(path: Path) -> set[tuple[str, str]] | None:
     if table.column_names != ["src", "dst"]:
         return None
     words = (
-        # A damaged schema may say that texts are bytes.
+        # A damaged schema may declare texts as bytes.
         [word.decode() if isinstance(word, bytes) else str(word) for word in column.to_pylist()]
         for column in table.columns
     )
@@ -195,7 +195,7 @@ def names_by_arrow(path: Path) -> set[tuple[str, str]] | None:
 
 
 def check_stored(path: Path, out: Path) -> None:
-    """Compare what was stored with the graph of another reader, where there is one."""
+    """Compare the stored graph with that of another reader, if there is one."""
     found = contents(out)
     if path.suffix == ".parquet" and (expected := names_by_arrow(path)) is not None:
         names = names_in(out)
@@ -218,7 +218,7 @@ def names_in(out: Path) -> list[str]:
 
 
 def run_case(door: str, seed: int, folder: Path) -> bool:
-    """Return whether a case is stored, False where it is refused in one line."""
+    """Return whether a case is stored; False if it is refused in one line."""
     folder.mkdir(exist_ok=True, parents=True)
     out = folder.parent / "out.h5"
     out.unlink(missing_ok=True)
@@ -237,14 +237,14 @@ def run_case(door: str, seed: int, folder: Path) -> bool:
 @pytest.mark.parametrize("count", SIZES)
 def test_formats_of_others(tmp_path: Path, door: str, count: int) -> None:
     stored = sum(run_case(door, seed, tmp_path / "g") for seed in range(count))
-    # Both ends are reached: damage is refused, and harmless damage is not.
+    # Both outcomes occur: damage is refused, and harmless damage is not.
     assert 0 < stored < count
 
 
 def count_cases(
     door: str, seeds: range, folder: Path, run: Callable[[str, int, Path], bool] = run_case
 ) -> None:
-    """Print what became of cases, in processes that end at 6 GiB or after 20 s."""
+    """Print the outcomes of cases, in processes that end at 6 GiB or after 20 s."""
     counts: collections.Counter[str] = collections.Counter()
     ends = {0: "refused", 1: "ok", 2: "traceback", 3: "silent"}
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""Random arguments of native code: TypeError, ValueError or a result; never a crash or a hang."""
+"""Random arguments of native code give TypeError, ValueError or a result; no crash or hang."""
 
 import contextlib
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[Any, Any]:
 
 
 def operands(rng: np.random.Generator) -> Given:
-    """Return fitting arrays: m rows, k columns, H heads of D columns, by the names below."""
+    """Return matching arrays: m rows, k columns, H heads of D columns, by the names below."""
     m, k, heads, width = (int(n) for n in rng.integers(1, 9, 4))
     indptr, indices = csr(rng, m, k)
     back = kernels.transpose_csr(indptr, indices, None, k)
@@ -191,7 +191,7 @@ CALLS: dict[str, Callable[[Given], object]] = {
         g["other"], g["out"], g["top"], bias=g["bias"], copy=g["wide"]
     ),
 }
-# The values of column indices are the caller's to check once (`validate_csr`).
+# The caller checks the values of column indices once (`validate_csr`).
 TRUSTED = {
     **dict.fromkeys(("spmm", "dynamic", "dynamic rows", "additive"), ("indices", "x", "source")),
     **dict.fromkeys(("spmm_transpose",), ("indices", "x")),
@@ -201,7 +201,7 @@ TRUSTED = {
 
 
 def spoil(rng: np.random.Generator, value: Any, *, trusted: bool) -> Any:
-    """Return something else in the place of an argument, of other values unless `trusted`."""
+    """Return a replacement for an argument, with other values unless `trusted`."""
     if not isinstance(value, np.ndarray) or rng.random() < 0.08:
         return ODD[rng.integers(len(ODD))]
     kind = int(rng.integers(2 if trusted else 0, 10))

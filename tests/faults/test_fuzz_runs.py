@@ -1,4 +1,4 @@
-"""Random damage to what runs and stopped commands leave: models, JSON of runs, shapes, parts.
+"""Random damage to files of runs and stopped commands: models, JSON of runs, shapes, parts.
 
 Every case is refused in one line, or works; a model that is read predicts finite numbers, and a
 conversion that goes on writes the store of one that was never stopped.
@@ -69,7 +69,7 @@ def make_run(folder: Path) -> Path:
 
 
 def damaged_model(rng: Generator, path: Path) -> None:
-    """Change the texts or tensors of a model file; its checksum is right again, mostly."""
+    """Change the texts or tensors of a model file; its checksum is usually corrected."""
     if rng.random() < 0.2:
         path.write_bytes(scattered(rng, path.read_bytes()))
         return
@@ -132,7 +132,7 @@ def model_case(rng: Generator, run: Path, folder: Path) -> Callable[[], object]:
 
 
 def run_case(rng: Generator, run: Path, folder: Path) -> Callable[[], object]:
-    """`inspect` and all analyses of a run of which a file was changed."""
+    """`inspect` and all analyses of a run with a changed file."""
     copy = folder / "run"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy)
@@ -178,11 +178,11 @@ def shape_case(rng: Generator, _: Path, folder: Path) -> Callable[[], object]:
 
 
 class KilledError(Exception):
-    """Where a conversion is stopped."""
+    """The point at which a conversion is stopped."""
 
 
 def parts_case(rng: Generator, _: Path, folder: Path) -> Callable[[], object]:
-    """``convert --resume`` in a folder of runs that was changed."""
+    """``convert --resume`` in a folder whose runs were changed."""
     source, out = folder / "e.csv", folder / "out.h5"
     source.write_text(f"src,dst\n{EDGES}")
     parts = folder / "out.h5.parts"
@@ -231,7 +231,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def works(door: str, seed: int, run: Path, folder: Path) -> bool:
-    """Return whether a case works, False where it is refused in one line."""
+    """Return whether a case works; False if it is refused in one line."""
     folder.mkdir(exist_ok=True, parents=True)
     case = DOORS[door](np.random.default_rng([20261124, seed]), run, folder)
     return outcome(case)
@@ -241,10 +241,10 @@ def works(door: str, seed: int, run: Path, folder: Path) -> bool:
 @pytest.mark.parametrize("count", SIZES)
 def test_what_runs_leave(tmp_path: Path, run: Path, door: str, count: int) -> None:
     if door == "run":
-        # A case reads its run with every command that does: seconds, where others take hundredths.
+        # A case runs every command that reads a run: seconds, while other cases take hundredths.
         count //= 8
     done = sum(works(door, seed, run, tmp_path) for seed in range(count))
-    # Both ends are reached: damage is refused, and harmless damage is not.
+    # Both outcomes occur: damage is refused, and harmless damage is not.
     assert 0 < done < count
 
 

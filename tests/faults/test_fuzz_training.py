@@ -54,7 +54,7 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     "graphs": ("graphs",),
     "fields": ("fields", "plain fields"),
 }
-"""Of each task the stores that it is made for."""
+"""For each task, the stores made for it."""
 WORDS: Mapping[str, tuple[str, ...]] = {
     "fields.targets": ('["u"]', '["p"]', '["u","p"]', '["v"]'),
     "fields.inputs": ('["u"]', '["p"]', "[]"),
@@ -76,7 +76,7 @@ Draws = Mapping[str, tuple[str, ...]]
 
 
 def values_of_keys() -> Draws:
-    """Return the values to draw of every key: its choices, or small numbers."""
+    """Return the values to draw for every key: its choices, or small numbers."""
     found: dict[str, tuple[str, ...]] = {}
     for section, kind in get_type_hints(Config).items():
         for key in dataclasses.fields(kind):
@@ -124,7 +124,7 @@ def write_stores(comm: MPI.Intracomm, folder: Path) -> dict[str, Path]:
 
 
 def draw_settings(rng: Generator, draws: Draws) -> tuple[str, list[str]]:
-    """Return the name of a store and settings for it; most name its own task."""
+    """Return the name of a store and settings for it; most settings name the store's task."""
     task = str(rng.choice([*TASKS]))
     store = str(rng.choice(TASKS[task]))
     if rng.random() < 0.1:
@@ -142,7 +142,7 @@ def draw_settings(rng: Generator, draws: Draws) -> tuple[str, list[str]]:
 
 
 def run_case(comm: MPI.Intracomm, seed: int, stores: Mapping[str, Path], folder: Path) -> bool:
-    """Return whether a case trains, False where it is refused in one line."""
+    """Return whether a case trains; False if it is refused in one line."""
     store, words = draw_settings(np.random.default_rng([20261125, seed]), values_of_keys())
     run = folder / "run"
     if comm.rank == 0:

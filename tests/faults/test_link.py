@@ -1,4 +1,4 @@
-"""The link between two hosts is cut: for good, and for a while."""
+"""The link between two hosts is cut: permanently, and for a while."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def started(directory: Path, store: Path, run: Path) -> Iterator[subprocess.Popen[str]]:
-    """Train on four hosts, a rank each."""
+    """Train on four hosts with one rank each."""
     launcher = Path(sys.prefix) / "bin" / "mpiexec"
     python = ["env", f"PATH={os.environ['PATH']}", sys.executable, "-m", "hpcgnn.train"]
     train = [*python, f"graph.store={store}", f"run.dir={run}", *SETTINGS]
@@ -107,7 +107,7 @@ def test_cut_and_healed(tmp_path: Path, directory: Path, store: Path) -> None:
         began = time.monotonic()
         assert hosts("link", directory, "node2", "down").returncode == 0
         try:
-            # The launcher itself waits for the lost host, until TCP gives it up after minutes.
+            # The launcher itself waits for the lost host until TCP gives up after minutes.
             wait_until(lambda: not ranks_of(cut))
             seconds = time.monotonic() - began
         finally:

@@ -1,4 +1,4 @@
-"""The vortex street: its mesh, its solver beside published figures, and what is sampled."""
+"""The vortex street: its mesh, its solver compared with published figures, and its samples."""
 
 from types import SimpleNamespace
 

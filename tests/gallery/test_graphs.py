@@ -123,7 +123,7 @@ def test_sizes_of_communities_begin_at_20_nodes(monkeypatch: pytest.MonkeyPatch,
     labels: list[np.ndarray] = []
     monkeypatch.setattr(communities, "dcsbm", lambda each, *_, **__: labels.append(each))
     gallery.lfr(4000, seed)
-    # The last community has what is left.
+    # The last community has the remaining nodes.
     sizes = np.bincount(labels[0])[:-1]
     assert 20 <= sizes.min() < 30
     assert 300 < sizes.max() <= 400
@@ -154,7 +154,7 @@ def test_streamed_communities_have_a_power_law_of_degrees(exponent: float) -> No
     src, dst = drawn(gallery.CommunityEdges(40_000, 4, 5, mean_degree=40, exponent=exponent))
     degrees = np.sort(np.bincount(np.append(src, dst), minlength=40_000))[::-1]
     assert degrees.sum() == 40 * 40_000
-    # Degree over rank falls as rank^(-1 / (exponent - 1)).
+    # Degree by rank falls as rank^(-1 / (exponent - 1)).
     few, many = degrees[40:60].mean(), degrees[4000:6000].mean()
     slope = np.log(few / many) / np.log(5000 / 50)
     assert slope == pytest.approx(1 / (exponent - 1), abs=0.04)

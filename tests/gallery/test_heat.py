@@ -1,4 +1,4 @@
-"""Heat in a box beside an analytic solution and a dense solver."""
+"""Heat in a box, compared with an analytic solution and a dense solver."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_elements_are_exact_for_linear_fields_and_symmetric() -> None:
     src, dst = MESH.edges.chunk(0)
     pattern = np.eye(120, dtype=bool)
     pattern[src, dst] = pattern[dst, src] = True
-    # Edges between walls may be at a right angle to all that they could carry.
+    # Edges between walls may be at a right angle to the whole flow that they could carry.
     np.testing.assert_array_equal((A != 0)[inside], pattern[inside])
     assert not A[~pattern].any()
 

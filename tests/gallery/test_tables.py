@@ -1,4 +1,4 @@
-"""The tables of the tutorials: equal for equal seeds, and what they say of themselves."""
+"""The tables of the tutorials: equal for equal seeds, and true to their descriptions."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ def test_a_seed_gives_the_same_files() -> None:
 
 
 def test_a_person_whom_nobody_knows() -> None:
-    # With this seed the last person is in no link of another.
+    # With this seed, no other person links to the last one.
     assert tables(156)["spending.csv"].count(b"\n") == NUM_PEOPLE + 1
 
 

@@ -1,4 +1,4 @@
-"""The exchange that is chosen: counted by ranks as the planner counts it, kept by a resumed run."""
+"""The chosen exchange: ranks count it as the planner does, and a resumed run keeps it."""
 
 import platform
 from dataclasses import replace
@@ -46,7 +46,7 @@ def test_ranks_and_the_planner_count_alike(
 
 
 def planned_seconds(config, ranks: int, network: Network, names) -> dict[str, float]:
-    """Return what the planner says of each exchange."""
+    """Return the planner's estimates of each exchange."""
     known = {}
     plain = replace(config, exchange=replace(config.exchange, method="aware"))
     with GraphStore.open(config.graph.store) as store, ProcessGrid.of_this_process() as alone:
@@ -88,7 +88,7 @@ def test_a_resumed_run_keeps_it(
     words = ("exchange.method=auto", "train.epochs=4", "run.checkpoint_every=0")
     config = make_config(store, comm_tmp_path / "run", *words)
     train(comm, config, StopAfter(2))
-    # Were it chosen again, it would be by links of no cost.
+    # A new choice would assume links without cost.
     monkeypatch.setattr(Network, "measured", None)
     run = train(comm, config)
     assert run.status == 0

@@ -1,4 +1,4 @@
-"""Features are cast and scaled in place, over all ranks."""
+"""Features are cast and scaled in place over all ranks."""
 
 from mpi4py import MPI
 
@@ -13,7 +13,7 @@ NUM_NODES = 43
 
 
 def every() -> None:
-    """Say that all rows are measured."""
+    """Declare all rows as measured."""
 
 
 def test_casting_keeps_what_fits(comm: MPI.Intracomm) -> None:
@@ -67,7 +67,7 @@ def test_standard_scale_is_that_of_all_nodes(
 
 
 def test_constant_columns_become_zeros(comm: MPI.Intracomm) -> None:
-    # Their mean over all nodes rounds.
+    # Their mean over all nodes is rounded.
     rows = np.tile([0.1, 1 / 3, 1e7 / 3, 0.0], (NUM_NODES, 1))
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 14), comm.rank)
     mine = rows[row_map.start : row_map.stop].copy()

@@ -1,4 +1,4 @@
-"""A symmetric matrix, its rows scaled or not, is kept in one orientation, any other in two."""
+"""A symmetric matrix, with scaled rows or not, is kept in one orientation, any other in two."""
 
 import gc
 import types
@@ -30,7 +30,7 @@ def make(kind: str) -> Graph:
     made = make_graph(weighted=kind != "unweighted", directed=False)
     if kind != "unequal weights":
         return made
-    # One weight of a pair, so that the pattern is symmetric, and the matrix is not.
+    # One weight of a pair is changed: the pattern is symmetric, the matrix is not.
     matrix = made.adjacency.tolil()
     row, column = next(each for each in zip(*matrix.nonzero(), strict=True) if each[0] != each[1])
     matrix[row, column] *= 2
@@ -52,7 +52,7 @@ def dense_matrix(graph: Graph, kind: Aggregation, by_row: float, by_column: floa
 
 
 def matrices_of(holder: Any) -> list[LocalCSR | CodedCSR]:
-    """Return the matrices that an object reaches, of those that share columns one."""
+    """Return the matrices that an object refers to, one of those that share columns."""
     met, waiting, found = set[int](), [holder], dict[int, LocalCSR | CodedCSR]()
     while waiting:
         each = waiting.pop()
@@ -91,12 +91,12 @@ def test_products_and_their_adjoints(
         reverse = operator.apply_transpose(np.ascontiguousarray(x[ids]))
         np.testing.assert_allclose(reverse, (dense.T @ x)[ids], rtol=1e-12, atol=1e-12)
         added = comm.allreduce(entries_of(operator) - once)
-    # Factors of rows become factors of columns where there are no values.
+    # Factors of rows become factors of columns if there are no values.
     turned = kind == "unweighted" and (method != "joint" or comm.size == 1)
     if not graph.directed and (powers[0] == powers[1] or turned):
         assert added == 0
     elif method == "joint":
-        # Entries that are pushed were transposed by the product itself.
+        # The product itself transposed the pushed entries.
         assert 0 < added <= np.count_nonzero(dense)
     else:
         assert added == np.count_nonzero(dense)

@@ -1,4 +1,4 @@
-"""Features of a node's place: equal to dense arithmetic, at any number of ranks and partition."""
+"""Structural features of nodes equal dense arithmetic, for any number of ranks and partition."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_a_graph_without_features_trains_on_its_structure(
 
 
 def communities(num_nodes: int, num_communities: int) -> np.ndarray:
-    """A random graph with communities, a component apart and a node without edges."""
+    """A random graph with communities, a separate component and a node without edges."""
     rng = np.random.default_rng(5)
     group = rng.integers(0, num_communities, num_nodes)
     chance = np.where(group[:, None] == group, 0.25, 0.02)
@@ -121,7 +121,7 @@ def test_spectral_positions_are_eigenvectors() -> None:
     values, vectors = np.linalg.eigh(matrix)
     wanted = vectors[:, -2:-6:-1]
     wanted *= np.sign((wanted * start[:, :4]).sum(axis=0)) * values[-2:-6:-1] * np.sqrt(240)
-    # Five communities tell four eigenvalues from the others.
+    # Five communities separate four eigenvalues from the others.
     np.testing.assert_allclose(found, wanted, atol=1e-5)
     assert np.isfinite(few).all()
     assert (few[:, 2:] == 0).all()

@@ -1,4 +1,4 @@
-"""The suite's own machinery: worlds form, failures spread, nothing waits for ever."""
+"""The suite's own machinery: worlds form, failures spread, nothing hangs for ever."""
 
 import re
 import shutil
@@ -14,21 +14,21 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 USED = ("call_order", "covering", "processes")
-"""What the conftest imports of the support files."""
+"""The support files that the conftest imports."""
 
 PytestRun = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
 def pytest_run(mpi_run: PytestRun, tmp_path: Path) -> PytestRun:
-    """Return a function that runs the source of one test file on two ranks."""
+    """Return a function that runs the source of a test file on two ranks."""
     return partial(run_suite, mpi_run, tmp_path)
 
 
 def run_suite(
     mpi_run: PytestRun, path: Path, source: str, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    # The conftest looks for the repository one folder above its own.
+    # The conftest looks for the repository one folder above itself.
     folder = path / "tests"
     for name in ("conftest.py", *(f"support/{name}.py" for name in USED)):
         copy = folder / name
@@ -41,11 +41,11 @@ def run_suite(
 
 @pytest.fixture(scope="module")
 def session(mpi_run: PytestRun, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return what a suite shows of tests that fail, and of some that do not."""
+    """Return the output of a suite with some failing and some passing tests."""
     source = textwrap.dedent(MIXED)
     for name, (body, *_) in ORDERS.items():
         source += f"def {name}(comm):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-    # However late the other rank is, a failure is told.
+    # A failure is reported however late the other rank is.
     more = (source + "def test_next(comm): comm.Barrier()", "-o", "mpi_grace=200")
     done = run_suite(mpi_run, tmp_path_factory.mktemp("session"), *more)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -53,7 +53,7 @@ def session(mpi_run: PytestRun, tmp_path_factory: pytest.TempPathFactory) -> str
 
 
 def section(session: str, name: str) -> str:
-    """Return what is shown of a failure."""
+    """Return the output for a failure."""
     return session.partition(f" {name}[np2] ")[2].partition("\n____")[0]
 
 
@@ -148,13 +148,13 @@ MIXED = """
 
 
 ORDERS = {
-    # The messages of both look alike: each rank gets a wrong number, and no error.
+    # The messages of both look alike: each rank gets a wrong number without an error.
     "test_wrong_numbers": (
         "[f(comm, ONE) for f in (allreduce_sum, allreduce_max)[:: 1 - 2 * comm.rank]]",
         "transfer.allreduce_sum",
         "transfer.allreduce_max",
     ),
-    # What comes before an error that the test expects counts as well.
+    # Calls before an error that the test expects also count.
     "test_expected_error": (
         """
         with pytest.raises(ValueError):
@@ -165,7 +165,7 @@ ORDERS = {
         "no further call",
         "grid.ProcessGrid.sum_over_blocks",
     ),
-    # Nothing to send, so nobody notices that rank 1 stays away.
+    # There is nothing to send, so no rank notices that rank 1 does not take part.
     "test_nothing_sent": (
         "comm.rank or start_broadcast(comm, NOTHING, 0)",
         "transfer.start_broadcast",

@@ -1,4 +1,4 @@
-"""What a quick run leaves out of products of parameters."""
+"""The cases that a quick run leaves out of products of parameters."""
 
 from itertools import combinations, product
 

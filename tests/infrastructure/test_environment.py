@@ -1,4 +1,4 @@
-"""jobs/env.sh: which MPI it takes, what it says when something is missing, what it pins."""
+"""jobs/env.sh: the MPI that it chooses, its errors when something is missing, its pinning."""
 
 import os
 import re
@@ -186,7 +186,7 @@ Job Id: 7.head
     Resource_List.walltime = 00:03:0$NOTICE
 FACTS""",
     "qsub": 'printf \'%s\\n\' "$RESTARTS $ARGS" "$@" >submitted; echo 8.head',
-    # The notice comes when the ranks are there, or when all has ended.
+    # The notice comes when the ranks have started, or when everything has ended.
     "sleep": "event=ended; (($1 != 1)) || event=started\n"
     "until [[ -e $event ]]; do /bin/sleep 0.05; done",
     "mpiexec": "trap 'kill $!; echo stopped >stopped; exit 75' USR1\n"
@@ -196,7 +196,7 @@ FACTS""",
 
 @pytest.mark.parametrize("signalled", [False, True])
 def test_pbs_job_submits_its_successor(tmp_path: Path, signalled: bool) -> None:
-    """With stand-ins for the commands of PBS and the launcher."""
+    """A run with stand-ins for the commands of PBS and the launcher."""
     jobs = tmp_path / "jobs"
     shutil.copytree(ROOT / "jobs", jobs, ignore=shutil.ignore_patterns("site.env"))
     (tmp_path / "bin").mkdir()
@@ -211,7 +211,7 @@ def test_pbs_job_submits_its_successor(tmp_path: Path, signalled: bool) -> None:
         "PBS_JOBID": "7.head",
         "PBS_NODEFILE": str(tmp_path / "hosts"),
         "ARGS": "my.toml run.dir=runs/x",
-        # The walltime ends in so many seconds more than the notice takes.
+        # The walltime ends this many seconds after the notice.
         "NOTICE": "9" if signalled else "1",
     }
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Recipes ask for what pyproject.toml asks for, and those that can run here do."""
+"""Recipes require the same packages as pyproject.toml, and those that can run here work."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ IN_MODULES = {
 
 
 def required() -> dict[str, str]:
-    """The packages of pyproject.toml and the least version of each."""
+    """The packages of pyproject.toml and their least versions."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())
     asked = [*table["project"]["dependencies"], *table["build-system"]["requires"]]
     return dict(each.split(">=") for each in asked)
@@ -56,7 +56,7 @@ def test_easybuild() -> None:
     assert values["version"] == __version__
     given = values["dependencies"] + values["builddependencies"] + values["exts_list"]  # type: ignore[operator]
     modules = {each[0].lower() for each in given}
-    # setuptools comes with Python there.
+    # There, setuptools comes with Python.
     wanted = {IN_MODULES.get(name, name).lower() for name in required()} - {"setuptools"}
     assert wanted <= modules
 

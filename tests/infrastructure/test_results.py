@@ -14,7 +14,7 @@ MONTHS = "January February March April May June July August September October No
 
 
 def table() -> list[tuple[str, Path]]:
-    """Return the figures of the table, and where each says it comes from."""
+    """Return the figures of the table, each with its source."""
     text = (ROOT / "docs" / "measured.md").read_text("utf-8")
     rows = [
         line.split("|")[1:-1]
@@ -25,7 +25,7 @@ def table() -> list[tuple[str, Path]]:
 
 
 def lacking(figure: str, text: str) -> list[str]:
-    """Return what a file does not say: the figure as it is quoted, and numbers measured nowhere."""
+    """Return quoted figures that are not in a file, and numbers without any measurement."""
     missing = [] if figure in QUOTED.findall(text) else [figure]
     measured = [value(each) for each in NUMBER.findall(QUOTED.sub("", text))]
     return missing + [
@@ -40,7 +40,7 @@ def value(number: str) -> float:
 
 
 def rounding(number: str) -> float:
-    """Return how far a number may be from the one that it was rounded from."""
+    """Return how far a number may be from the one that was rounded to it."""
     return 0.500001 * 10.0 ** -len(number.partition(".")[2])
 
 
@@ -53,7 +53,7 @@ def test_there_is_a_table() -> None:
 def test_figures_are_those_of_the_results(figure: str, source: Path) -> None:
     text = source.read_text("utf-8")
     assert lacking(figure, text) == []
-    # The check itself: no other number passes.
+    # This tests the check itself: it accepts no other number.
     for number in NUMBER.findall(figure):
         assert lacking(figure.replace(number, "98765.4321", 1), text) != []
 

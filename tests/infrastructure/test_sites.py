@@ -1,4 +1,4 @@
-"""Files of sites under stand-ins for their commands: what is submitted, and how ranks start."""
+"""Files of sites with stand-ins for their commands: submissions, and the start of ranks."""
 
 import os
 import re
@@ -18,10 +18,10 @@ SITES = ROOT / "jobs" / "sites"
 
 @dataclass(frozen=True)
 class Site:
-    """What a site's file must ask for.
+    """The requirements on a site's file.
 
-    `submit` are the words before the script, `asks` the settings of sbatch, `launcher` what starts
-    ranks, `network` settings that ranks find.
+    `submit` are the words before the script, `asks` the settings of sbatch, `launcher` the command
+    that starts ranks, `network` the settings in the environment of ranks.
     """
 
     submit: str
@@ -97,7 +97,7 @@ TABLE: Mapping[str, Site] = {
     ),
 }
 JOBS: Mapping[str, tuple[str, str]] = {
-    # What is submitted, and what ranks run.
+    # The submitted script, and the command of ranks.
     "train": ("train.sbatch my.toml", "hpcgnn.train my.toml run.resume=auto"),
     "partition": ("partition.sbatch g.h5 --parts 8", "hpcgnn.partition g.h5 --parts 8"),
     "seeds": (

@@ -1,4 +1,4 @@
-"""What inspect says about run directories and checkpoints, whole and damaged."""
+"""The output of inspect for run directories and checkpoints, intact and damaged."""
 
 import json
 import os

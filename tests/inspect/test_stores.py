@@ -1,4 +1,4 @@
-"""What inspect says about stores, against what was put into them."""
+"""The output of inspect for stores, compared with their contents."""
 
 import json
 import re
@@ -20,7 +20,7 @@ COMMAND = find_command("inspect")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Six nodes, of which 4 has out edges only and 5 has none."""
+    """Six nodes, of which 4 has only out-edges and 5 has none."""
     path = tmp_path / "six.h5"
     store_from_arrays(
         path,
@@ -51,7 +51,7 @@ def ring(tmp_path: Path) -> Path:
 
 def test_many_graphs(tmp_path: Path) -> None:
     path = tmp_path / "many.h5"
-    # The largest first and the smallest last: none may be left out.
+    # The largest is first and the smallest last: neither may be left out.
     graph = [0, 0, 0, 1, 1, 2]
     edges = {"": ([0, 1, 3], [1, 2, 4])}
     store_from_arrays(path, GraphArrays(name="many", num_nodes=6, edges=edges, graph=graph))
@@ -171,7 +171,7 @@ def test_ranks_that_do_not_fit(ring: Path, ranks: int, message: str) -> None:
 
 def test_damage_is_reported(store: Path) -> None:
     data = bytearray(store.read_bytes())
-    # Somewhere in the features: two bytes of every four-byte pair are 0x3c00.
+    # Inside the features: two bytes of every four-byte number are 0x3c00.
     position = data.find(np.ones(12, np.float16).tobytes())
     data[position] ^= 4
     store.write_bytes(data)

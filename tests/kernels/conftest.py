@@ -49,9 +49,9 @@ class Graph:
         return self.cache[key].copy()
 
     def oracle(self, of: str, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what `make` returned for `key` first: all types and instruction sets share it.
+        """Return what `make` returned first for `key`, which all types and instruction sets share.
 
-        Those `of` something else are forgotten, for they are large.
+        Values whose keys are `of` something else are forgotten, since they are large.
         """
         if self.oracles.get("of") != of:
             self.oracles.clear()
@@ -70,12 +70,12 @@ def random_graph(lengths: Any, num_columns: int, seed: int) -> Graph:
 
 
 EMULATED_ROWS = 200
-"""Rows of a power law for the emulator: 5 of them have 500 edges, half one or two."""
+"""Rows of a power law for the emulator: 5 of them have 500 edges, half have one or two."""
 
 
 @functools.cache
 def ugly_graph(name: str, rows: int = 700) -> Graph:
-    """Return a graph; one of a power law has so many rows."""
+    """Return a graph; a power-law graph has `rows` rows."""
     rng = np.random.default_rng(271)
     if name == "no rows":
         return random_graph(np.zeros(0, int), 5, 3)

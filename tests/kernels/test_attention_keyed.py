@@ -1,4 +1,4 @@
-"""Kernels of keys beside values, and of scores that edges have themselves, equal edge tensors."""
+"""Kernels with separate keys and values, and with own scores of edges, equal edge tensors."""
 
 from dataclasses import replace
 

@@ -7,7 +7,7 @@ from tests.kernels.conftest import ugly_graph
 from tests.support.attention_calls import HOST
 from tests.support.attention_oracle import SLOPE, Layer, assert_close, expected, make_layer
 
-# More than eight heads go by in groups; widths with and without a partial register.
+# More than eight heads are processed in groups; widths with and without a partial register.
 SHAPES = [(1, 1), (2, 3), (3, 16), (5, 33), (9, 5), (2, 150)]
 SLICES = 3
 
@@ -33,7 +33,7 @@ def run_forward(layer, x, part=None, pad=0, **options):
 
 
 def run_backward(layer, x, lse, mean, part=None, grads=None, **options):
-    """Return dx, dsource and dtarget, added to `grads` where given."""
+    """Return dx, dsource and dtarget, added to `grads` if given."""
     part = part or slice(0, layer.graph.num_rows)
     grad = np.full_like(mean, np.nan)
     grad[:, :, : x.shape[1]] = layer.grad[part].reshape(*lse.shape, x.shape[1])

@@ -1,4 +1,4 @@
-"""Merging of states, and dropout by name: both must not see how edges are cut into blocks."""
+"""Merging of states, and dropout by ids: neither depends on how edges are cut into blocks."""
 
 import itertools
 
@@ -101,7 +101,7 @@ def test_merge_into_rows():
 
 
 def masks_of(graph, heads, p, edge_p):
-    """Return the masks of weights (edges, heads) and edges (edges, 1), each edge its own row."""
+    """Return the masks of weights (edges, heads) and edges (edges, 1), one row for each edge."""
     rows = np.repeat(np.arange(graph.num_rows), np.diff(graph.indptr))
     ones = np.ones((graph.num_columns, heads))
     state = (

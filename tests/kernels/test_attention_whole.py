@@ -1,4 +1,4 @@
-"""Lines that are walked as a whole: their bits do not depend on the lines beside them."""
+"""Lines that are walked as a whole: their bits do not depend on other lines."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from hpcgnn.kernels import AdditiveScore, Block, DynamicScore, ProductScore, Sco
 HEADS, WIDTH, LINES, OTHERS = 2, 5, 40, 300
 KINDS = {"additive": 1, "dynamic": WIDTH, "product": WIDTH}
 DRAW = np.random.default_rng(3)
-# More edges than a task has otherwise, some lines longer than a batch, some empty.
+# More edges than a task usually has; some lines are longer than a batch, some are empty.
 LENGTHS = DRAW.permutation([0, 1, 7, 9000, 300, *DRAW.integers(0, 700, LINES - 5)])
 INDPTR = np.concatenate([[0], np.cumsum(LENGTHS)])
 ENDS = DRAW.integers(OTHERS, size=INDPTR[-1]).astype(np.int32)
@@ -39,7 +39,7 @@ def block_of(lines: NDArray[np.int64]) -> Block:
 
 
 def passes(kind: str, lines: NDArray[np.int64], isa: str) -> list[NDArray[np.float32]]:
-    """Return what some lines gain, as rows and as columns."""
+    """Return the sums of some lines, as rows and as columns."""
     parts = 2 if kind == "product" else 1
     shape, narrow = HEADS * WIDTH, HEADS * KINDS[kind]
     block, options = block_of(lines), {"threads": 2, "isa": isa}
@@ -62,7 +62,7 @@ def passes(kind: str, lines: NDArray[np.int64], isa: str) -> list[NDArray[np.flo
         found.append(into.targets)
         if kind == "dynamic":
             found.append(into.weights)
-    # The same lines as columns, which the others attend to.
+    # The same lines as columns, to which the others attend.
     values, targets = numbers(LINES, parts * shape, 1)[lines], numbers(OTHERS, narrow, 2)
     grad, delta = numbers(OTHERS, shape, 6), numbers(OTHERS, HEADS, 5)
     saved = kernels.SoftmaxGradient(np.full((OTHERS, HEADS), 3, np.float32), grad, delta)
@@ -119,7 +119,7 @@ def test_rounded_sums_have_no_order(kind: str, dtype: type, digits: int, isa: st
     rounding = kernels.Rounding(scale, digits, bits)
     sums = gradient(INDPTR, ENDS, rounding)
     np.testing.assert_array_equal(sums, np.rint(sums))
-    # The edges of a line the other way round, and those of even ends apart.
+    # The edges of a line in reverse order, and those of even ends separately.
     lines, parts = np.repeat(np.arange(LINES), LENGTHS)[::-1], []
     for odd in (0, 1):
         chosen = np.flatnonzero(ENDS[::-1] % 2 == odd)

@@ -1,4 +1,4 @@
-"""Chains of maps in one call: products of any shape, on every instruction set and any threads."""
+"""Chains of maps in one call: products of any shape, every instruction set, any threads."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ SHAPES = [
     (257, 128, 100),
     (0, 4, 4),
 ]
-"""Rows, columns read and columns given: tiles of all sizes, a panel in parts, whole ones."""
+"""Numbers of rows, inputs and outputs: tiles of all sizes, partial and whole panels."""
 EVERY_ISA = pytest.mark.parametrize("isa", kernels.available_isas())
 
 
@@ -39,7 +39,7 @@ class OneMap:
 
     def __init__(self, kind: str, shape: tuple[int, int, int], **run: Any) -> None:
         rows, self.inner, width = shape
-        # Columns of wider matrices, as maps of several inputs have them.
+        # Columns of wider matrices, as in maps of several inputs.
         self.matrix, self.total = (
             made(kind, width, self.inner + 3)[:, 2:-1],
             made(kind, width, self.inner + 1)[:, 1:],

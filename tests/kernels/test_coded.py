@@ -1,4 +1,4 @@
-"""Columns as gaps: decoded they are what they were, and products have the same bits."""
+"""Columns coded as gaps: decoding returns them unchanged, and products have the same bits."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_decoding_gives_columns_back(seed, lengths, num_columns, is_sorted):
     rng = np.random.default_rng(seed)
     counts = rng.integers(*lengths, rng.integers(0, 150))
     rows = np.repeat(np.arange(len(counts)), counts)
-    # Columns repeat where there are few of them.
+    # Columns repeat if there are few of them.
     columns = rng.integers(0, num_columns, len(rows)).astype(np.int32)
     if is_sorted:
         columns = columns[np.lexsort((columns, rows))]
@@ -47,7 +47,7 @@ def test_equal_bits(graph, isa):
 
 
 def test_a_grid_takes_a_byte_an_entry():
-    # A row is the one before it, moved by one.
+    # A row equals the one before it, shifted by one.
     columns = np.arange(20000, dtype=np.int32)[:, None] + [0, 1, 2, 141, 282]
     indptr = np.arange(0, columns.size + 1, 5)
     coded = kernels.code_columns(indptr, np.ascontiguousarray(columns.reshape(-1), np.int32))

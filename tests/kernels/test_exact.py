@@ -1,4 +1,4 @@
-"""Sums of integers against Python's, which have any length, in every instruction set."""
+"""Sums of integers equal those of Python's unlimited integers, for every instruction set."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hpcgnn import kernels
 ISAS = kernels.available_isas()
 SIZES = [(0, 3, 2), (1, 1, 1), (129, 5, 35)]
 SHIFT = 80
-"""Bits behind the point of what is scaled below: enough for all digits of the numbers here."""
+"""Fractional bits of the scaled numbers below: enough for all digits of the numbers here."""
 
 
 def drawn(shape: tuple[int, int], seed: int, dtype: str = "float32") -> NDArray[np.floating]:
@@ -29,11 +29,11 @@ def long_integers(numbers: NDArray[np.floating]) -> NDArray[np.object_]:
 
 
 def nearest(rows: NDArray[np.object_], count: int, bits: int) -> list[NDArray[np.object_]]:
-    """Return the digits of numbers that `long_integers` gave."""
+    """Return the digits of the numbers that `long_integers` returned."""
     digits, half = [], 1 << (SHIFT - 1)
     for _ in range(count):
         lower, upper = (rows + half - 1) >> SHIFT, (rows + half) >> SHIFT
-        # Halves go to the even one.
+        # Halves are rounded to even.
         digits.append(np.where(lower % 2 == 0, lower, upper) if rows.size else lower)
         rows = (rows - (digits[-1] << SHIFT)) << bits
     return digits

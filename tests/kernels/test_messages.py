@@ -1,4 +1,4 @@
-"""Passes of networks on edges, and their adjoints, against plain torch in float64."""
+"""Passes of networks on edges, and their adjoints, equal plain torch in float64."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ CASES = pytest.mark.parametrize("kind", TOLERANCES)
 
 
 def stored(array: Any, kind: str) -> Any:
-    """Return an array as kernels take its rows."""
+    """Return an array in the form of the kernels' rows."""
     tensor = torch.from_numpy(np.asarray(array)).to(getattr(torch, kind)).contiguous()
     return (tensor.view(torch.uint16) if kind == "bfloat16" else tensor).numpy()
 
 
 def column(array: Any, kind: str) -> Any:
-    """Return an array as kernels take its sums and its columns."""
+    """Return an array in the form of the kernels' sums and columns."""
     return np.array(array, np.float64 if kind == "float64" else np.float32)
 
 
@@ -48,7 +48,7 @@ def normal(seed: int, *shape: int) -> Any:
 
 
 def ends_of(num_rows: int) -> tuple[Any, Any]:
-    """Return targets that do not fall, most of them one hub, and sources of any order."""
+    """Return targets that never decrease, most of them one hub, and sources in any order."""
     rng = np.random.default_rng(num_rows)
     targets = np.sort(rng.choice([0, 2, 2, 2, 2, 4], num_rows)).astype(np.int32)
     return targets, rng.integers(0, NUM_SOURCES, num_rows).astype(np.int32)
@@ -78,7 +78,7 @@ def test_combining(
     out = np.empty_like(rows)
     kernels.combine_rows(rows, out, ends=ends, bias=bias, activation=activation, **how)
     close(out, expected.detach(), kind)
-    # The derivative is that at what was stored.
+    # The derivative is taken at the stored number.
     made = exact(out, kind)
     slope = {"none": torch.ones_like(made), "relu": (made > 0).double()}.get(
         activation, torch.where(made > 0, 1.0, made + 1)

@@ -7,7 +7,7 @@ from hpcgnn.train.links.edges import mixed as hash_fields
 
 HASHES = [1414996226316560565, 7824127536818006538, 7649273950589185463]
 VECTORS = [0.11623421154130334, -0.8341076066643159, 0.8154473564496428, 0.24394017458612652]
-"""What earlier versions gave."""
+"""The values of earlier versions."""
 
 
 def test_published_outputs():

@@ -13,7 +13,7 @@ def test_numbers_and_their_places(dtype: type, limit: int, size: int) -> None:
     values = np.append(rng.integers(limit, size=size), [0, limit - 1][: size and 2]).astype(dtype)
     names, places = np.unique(values, return_inverse=True)
     numbers = rng.permutation(len(names)).astype(np.int32)
-    # By a bitmap, and by what chooses between that and sorting.
+    # By a bitmap, and by the function that chooses between this and sorting.
     for found in (distinct_numbers(values, limit), distinct(values, limit)):
         assert found.dtype == dtype
         assert np.array_equal(found, names)

@@ -1,4 +1,4 @@
-"""Rows in 8, 4 and 2 bits: levels next to the numbers, unbiased, equal wherever they are drawn."""
+"""Rows in 8, 4 and 2 bits: levels next to the numbers, unbiased, equal on all ranks and threads."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ WIDTHS = (1, 2, 3, 5, 6, 7, 16, 33, 256)
 
 
 def there_and_back(x: Array, bits: int, key: int = 5, ids: Array | None = None, **how) -> Array:
-    """Return what arrives of rows."""
+    """Return rows as they arrive."""
     packed = np.full((len(x), quantised_bytes(x.shape[1], bits)), 0xAA, np.uint8)
     names = np.arange(len(x), dtype=np.int64) if ids is None else ids
     quantise_rows(x, names, key, bits, packed, **how)
@@ -21,13 +21,13 @@ def there_and_back(x: Array, bits: int, key: int = 5, ids: Array | None = None, 
 
 
 def steps(x: Array, bits: int) -> Array:
-    """Return the most that two levels of a row are apart, (rows, 1)."""
+    """Return the largest distance between two levels of a row, (rows, 1)."""
     low, high = x.min(axis=1), x.max(axis=1)
     if bits == 2:
-        # The levels span 0 too. Of a step 4 bits are kept, and an eighth of it says the lowest one.
+        # The levels also span 0. A step keeps 4 bits, and its eighths give the lowest level.
         span = np.maximum(high, 0) - np.minimum(low, 0)
         return (span / 3 * (1 + 2.0**-3) / (1 - 1 / 24) * (1 + 2.0**-3))[:, None]
-    # The lowest level and the step are rounded to 8 significant bits, away from the row.
+    # The lowest level and the step are rounded to 8 significant bits, outwards.
     span = (high - low) + np.abs(low) * 2.0**-7
     return (span * (1 + 2.0**-7) / (2**bits - 1))[:, None]
 
@@ -41,7 +41,7 @@ def test_levels_lie_next_to_the_numbers(bits: int, width: int) -> None:
     x[2] = np.maximum(x[2], 0)
     found = there_and_back(x, bits)
     assert (np.abs(found - x) <= steps(x, bits) + 1e-30).all()
-    # Zeros of a rectifier and of padding arrive as zeros.
+    # Zeros of a rectifier, and of padding, arrive as zeros.
     assert (found[0] == 0).all()
     assert (found[2][x[2] == 0] == 0).all()
 
@@ -53,9 +53,9 @@ def test_expectation_is_the_number(bits: int) -> None:
     rows = np.repeat(x, draws, axis=0)
     found = there_and_back(rows, bits, ids=np.arange(draws, dtype=np.int64) * 977 + 10**12)
     error = found.astype(np.float64).mean(axis=0) - x[0]
-    # A draw deviates by at most half a step, so that 6 deviations of the mean hold 200 of them.
+    # A draw deviates by at most half a step, so all 200 means are within 6 deviations.
     assert (np.abs(error) < 6 * 0.5 * steps(x, bits)[0] / np.sqrt(draws)).all()
-    # Columns and rows are drawn apart: the errors of two columns have nothing in common.
+    # Columns and rows are drawn independently: the errors of two columns are not correlated.
     errors = (found - rows)[:, [0, 100]]
     assert abs(np.corrcoef(errors.T)[0, 1]) < 6 / np.sqrt(draws)
     assert abs(np.corrcoef(errors[1:, 0], errors[:-1, 0])[0, 1]) < 6 / np.sqrt(draws)
@@ -64,12 +64,12 @@ def test_expectation_is_the_number(bits: int) -> None:
 def test_errors_of_two_bits_are_those_of_taken_away_dither() -> None:
     x = np.random.default_rng(6).normal(size=(500, 128)).astype(np.float32)
     error = (there_and_back(x, 2).astype(np.float64) - x).reshape(-1, 64)
-    # Uniform over a step, whatever the number: half of it at most, of variance step^2 / 12.
+    # Uniform over a step for any number: half of it at most, with variance step^2 / 12.
     step = steps(x.reshape(-1, 64), 2)
     assert (np.abs(error) <= step / 2).all()
     assert np.abs(error).max() > 0.4 * step.min()
     assert np.mean((error / step) ** 2) < 1 / 12
-    # Rows of a rectifier keep their zeros instead.
+    # Rows of a rectifier, however, keep their zeros.
     assert (there_and_back(np.maximum(x, 0), 2)[x <= 0] == 0).all()
 
 

@@ -59,7 +59,7 @@ def test_idle_memory_hardly_raises_the_peak(seed: int, monkeypatch: pytest.Monke
             del array
             assert all((each[::4096] == each[0]).all() for each in held)
             peak = max(peak, sum(map(len, held)))
-            # An eighth and 4 MiB may be idle; what is in use may be longer than what lies in it.
+            # An eighth and 4 MiB may be idle; a buffer may be longer than the array in it.
             assert sum(map(len, held)) <= sum(sizes.values()) <= 1.5 * peak + 5 * MIB
         assert sizes
         held.clear()

@@ -1,4 +1,4 @@
-"""Cross entropy of sigmoids against torch's in float64, in every instruction set."""
+"""Cross entropy of sigmoids equals torch's in float64, for every instruction set."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_small_losses_of_large_logits_are_precise(isa: str, dtype: str, size: fl
     logits = np.where(targets > 0, size, -size).astype(dtype)
     found = losses_of(logits, targets, isa)
     expected = 80 * np.log1p(np.exp(-size))
-    # The loss of a right answer is the difference of two numbers of its logit's size.
+    # The loss of a right answer is the difference of two numbers as large as its logit.
     rounding = 80 * size * np.finfo(dtype).eps
     np.testing.assert_allclose(found, expected, rtol=3e-6, atol=rounding)
     wrong_way = losses_of(-logits, np.zeros_like(logits), isa)

@@ -1,4 +1,4 @@
-"""Cross entropy of softmaxes against torch's in float64, in every instruction set."""
+"""Cross entropy of softmaxes equals torch's in float64, for every instruction set."""
 
 import numpy as np
 import pytest

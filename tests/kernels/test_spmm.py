@@ -89,7 +89,7 @@ def test_threads_give_equal_bits(graph, isa, width, mean):
 @pytest.mark.parametrize("width", [1, 3, 13, 16])
 def test_narrow_products_of_long_rows_have_the_bits_of_wide_ones(isa, width, weighted):
     rng = np.random.default_rng(width)
-    # Among long rows some are empty, and one is longer than what is added up at once.
+    # Some of the long rows are empty, and one is longer than a segment.
     counts = rng.choice([0, 1, 30, 200], 300)
     counts[40] = 9000
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -47,7 +47,7 @@ def test_large_products(isa, num_nodes, width, dtype, degree):
 
 
 def test_tiles_do_not_change_bits(isa):
-    """A subset of the rows has other tiles than the whole, but the same sums."""
+    """A subset of the rows has other tiles than all rows, but the same sums."""
     rng = np.random.default_rng(103)
     num_nodes, width, degree = 3001, 400, 30
     indices = rng.integers(0, num_nodes, num_nodes * degree).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Correct and Smooth equals its published recipe on dense matrices, at any number of ranks."""
+"""Correct and Smooth equals its published recipe on dense matrices, for any number of ranks."""
 
 from mpi4py import MPI
 
@@ -36,7 +36,7 @@ def recipe(
     known: np.ndarray,
     scale: float | None,
 ) -> np.ndarray:
-    """Return the result of both stages, step by step on arrays."""
+    """Return the results of both stages, computed step by step on arrays."""
     first = np.where(known[:, None], truth - scores, 0.0)
     errors = first.copy()
     for _ in range(STEPS[0]):

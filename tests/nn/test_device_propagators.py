@@ -1,4 +1,4 @@
-"""Propagators on a GPU, emulated where there is none, are those of the host."""
+"""Propagators on a GPU, or its emulator, equal those of the host."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SHAPE = GGNNShape(
 )
 
 
-# Two hubs of the first graph and one of the last.
+# Two hubs in the first graph and one in the last.
 HUBS = Supernodes(np.array([0, 24]), np.array([2, 1]), np.array([23, 33]))
 
 

@@ -1,4 +1,4 @@
-"""The learned size of neighbour groups, on calibrations that were made up."""
+"""The learned size of neighbour groups, on made-up calibrations."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ LADDER = (1, 4, 16)
 
 
 def calibration(path: Path) -> Path:
-    """Write times by which sparse graphs want small groups, and dense ones large groups."""
+    """Write times for which sparse graphs need small groups, and dense ones large groups."""
     graphs = []
     for scale in (4, 5):
         for factor, best in ((1, 1), (6, 16)):
@@ -52,7 +52,7 @@ def test_training_is_the_same_every_time(tmp_path: Path) -> None:
 
 
 def test_patterns_of_any_shape() -> None:
-    """The logits do not depend on the order of the vertices; empty patterns have a size, too."""
+    """The logits do not depend on the order of the vertices; empty patterns also have a size."""
     indptr, indices = np.array([0, 2, 2, 5]), np.array([0, 3, 1, 2, 3], np.int32)
     torch.manual_seed(1)
     net = GroupSizeNet(LADDER)

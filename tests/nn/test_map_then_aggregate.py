@@ -1,4 +1,4 @@
-"""Rows that are mapped before they are aggregated give what they give after it."""
+"""Mapping rows before or after they are aggregated gives the same."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ ROWS, COUNT, OUT = 11, 3, 4
 
 
 def features(form: str, width: int) -> tuple[Tensor, Tensor]:
-    """Return rows in a form, and the same as they are."""
+    """Return rows in a form, and the same as plain rows."""
     matrix = sp.random(ROWS, width, 0.3, "csr", np.float64, np.random.default_rng(1))
     matrix.sort_indices()
     dense = torch.from_numpy(matrix.toarray())

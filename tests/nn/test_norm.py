@@ -36,7 +36,7 @@ def rows_of(grid: ProcessGrid) -> slice:
 
 
 def ugly_rows(seed: int = 3) -> Tensor:
-    """Return columns of which one is constant and one has a mean far from its deviation."""
+    """Return columns, of which one is constant and one has a mean far above its deviation."""
     x = torch.from_numpy(np.random.default_rng(seed).normal(size=(NUM_ROWS, WIDTH)))
     x[:, 1] = 3.0
     x[:, 2] += 1e4
@@ -72,12 +72,12 @@ def test_graph_norm_equals_pyg_graph_by_graph(comm: MPI.Intracomm, many: str, ex
     ours, theirs = randomised("graph"), geometric.GraphNorm(WIDTH).double()
     for own, name in zip(ours.parameters(), ("weight", "bias", "mean_scale"), strict=True):
         theirs.get_parameter(name).data = own.data.clone()
-    # Nodes of a graph lie on all ranks; one has a single node, and one is a constant.
+    # Nodes of a graph are on all ranks; one graph has a single node, and one is constant.
     batch: np.ndarray = np.append(rng.integers(0, 5, NUM_ROWS - 1), 7)
     x = ugly_rows()
     x[batch == 2] = 1.5
     if many == "copies":
-        # Of each node of a rank a row in each of two copies.
+        # For each node of a rank, a row in each of two copies.
         x, batch = torch.cat([x, ugly_rows(4)]), np.repeat([0, 1], NUM_ROWS)
     weights, whole = torch.from_numpy(rng.normal(size=x.shape)), x.clone().requires_grad_()
     expected = theirs(whole, torch.from_numpy(batch))
@@ -106,10 +106,10 @@ def test_graph_norm_equals_pyg_graph_by_graph(comm: MPI.Intracomm, many: str, ex
 
 
 def close_gradient(ours: Tensor | None, theirs: Tensor, everything: Tensor) -> None:
-    # A constant column has the gradient scale 1/sqrt(epsilon): tolerances follow each column.
+    # A constant column scales gradients by 1/sqrt(epsilon): tolerances differ by column.
     assert ours is not None
     error = (ours - theirs).abs() / everything.abs().amax(0).clamp(min=1e-300)
-    # The column far from zero has lost four digits before anything is computed.
+    # The column far from zero has lost four digits in its input.
     assert (error.amax(0) if len(error) else error.new_zeros(WIDTH)).max() < 1e-11
 
 

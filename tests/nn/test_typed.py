@@ -49,7 +49,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A model and how its graph is spread."""
+    """A model and the distribution of its graph."""
 
     name: str
     num_layers: int = 2

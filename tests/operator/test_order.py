@@ -36,7 +36,7 @@ def test_backward_order_is_its_own_choice() -> None:
 
 
 def test_density_decides_between_products() -> None:
-    # With hardly an edge the dense products weigh most: project the fewer rows.
+    # With hardly any edges, dense products dominate: project the side with fewer rows.
     sparse = OperatorSize(10, 100_000, 20, 0)
     assert choose_order(sparse, 64, 32, needs_input_gradient=True).aggregate_first
 
@@ -44,11 +44,11 @@ def test_density_decides_between_products() -> None:
 @pytest.mark.parametrize(
     ("widths", "occupied", "order"),
     [
-        # Wide rows are mapped before they are read along edges.
+        # Wide rows are mapped before edges read them.
         ((4, 100, 16), 4000, RelationOrder.PROJECT_FIRST),
-        # What is wide is written once, not once for each relation.
+        # The wide result is written once, not once for each relation.
         ((4, 16, 100), 3500, RelationOrder.SIDE_BY_SIDE),
-        # Most nodes have neighbours by few of many relations.
+        # Most nodes have neighbours in few of many relations.
         ((50, 16, 100), 3500, RelationOrder.BY_RELATION),
         ((50, 16, 16), 3500, RelationOrder.BY_RELATION),
     ],
@@ -77,7 +77,7 @@ def test_who_cannot_choose_columns_aggregates_first() -> None:
 @pytest.mark.parametrize(
     ("in_width", "out_width", "degree", "kept"),
     [
-        # 32 values through each entry instead of 500 numbers that are kept.
+        # 32 values for each entry instead of 500 kept numbers.
         (500, 16, 10, False),
         (500, 16, 100, True),
         (100, 16, 10, True),

@@ -1,4 +1,4 @@
-"""Levels of clusters on ranks, against products of matrices in one process."""
+"""Levels of clusters on ranks, compared with products of matrices in one process."""
 
 from mpi4py import MPI
 
@@ -28,7 +28,7 @@ def made(
     density: float = np.inf,
     seed: int = 7,
 ) -> Level:
-    """Return the finest level; later nodes weigh more, and every ninth nothing."""
+    """Return the finest level; later nodes are heavier, and every ninth weighs nothing."""
     rows = my_rows(grid.layer, graph, is_symmetric=is_symmetric)
     nodes = np.arange(rows.row_map.start, rows.row_map.stop)
     weights = np.where(nodes % 9 == 4, 0, 1 + nodes // 7)
@@ -63,7 +63,7 @@ def test_levels_add_up_what_their_clusters_have(comm: MPI.Intracomm, name: str) 
         np.testing.assert_array_equal(whole(comm, level.degrees()), expected.sum(axis=1))
         row_map, weights = level.row_map, whole(comm, level.weights)
         for _ in range(2):
-            # Leaders are anywhere among their nodes, on any rank.
+            # Leaders may be any of their nodes, on any rank.
             generator, size = np.random.default_rng(row_map.num_rows), row_map.num_rows
             leader = generator.choice(generator.permutation(size)[: size // 3 + 1], size)
             names = np.unique(leader)
@@ -110,7 +110,7 @@ def test_a_sample_keeps_cuts_in_the_mean(name: str) -> None:
         assert max(kept) < 0.7 * whole_level.count_nonzero()
         assert abs(np.mean(cuts) - cut) < 4 * np.std(cuts) / seeds**0.5
     elif name != "few":
-        # No node has more than its density allows, or there is no edge at all.
+        # No node exceeds its density, or there is no edge at all.
         assert name == "grid" or cuts == [cut] * seeds
 
 

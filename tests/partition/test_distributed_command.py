@@ -1,4 +1,4 @@
-"""The partitioning command on many ranks: one store, that of the serial permutation."""
+"""The partitioning command on many ranks: one store, equal to that of the serial permutation."""
 
 import errno
 import os
@@ -96,7 +96,7 @@ def test_store_is_that_of_the_serial_permutation(
     with GraphStore.open(path) as old, GraphStore.open(out) as new:
         new.verify()
         assert new.num_parts == 5
-        # Original ids were those of the old order, backwards.
+        # Original ids were those of the old order, reversed.
         part = np.empty(NUM_NODES, np.int32)
         ids = NUM_NODES - 1 - new.read_original_id(0, NUM_NODES)
         part[ids] = np.repeat(np.arange(5), np.diff(new.row_starts))
@@ -129,7 +129,7 @@ def test_present_parts_are_refined(
             rest = {"method": "random", "seed": 0, "metrics": {}, "provenance": {}}
             write_partitioned(store, first, Partition(part, 4), **rest)
     comm.Barrier()
-    # Of as large a seed as there is.
+    # With the largest seed.
     words = ("--refine", "present", "--objective", "total", "--undirected", "--seed", 2**63 - 1)
     assert run(comm, monkeypatch, first, out, *words) == 0
     with GraphStore.open(first) as before, GraphStore.open(out) as after:
@@ -249,7 +249,7 @@ def test_a_disk_that_is_full_for_one_rank_is_an_error_of_all(
     def full(file: OutputFile, *_: object) -> None:
         file.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    # So that every rank has chunks of its own.
+    # So that every rank has its own chunks.
     monkeypatch.setattr(file_format, "CHUNK_BYTES", 64)
     if comm.rank == comm.size - 1:
         monkeypatch.setattr(OutputFile, "write_at", full)

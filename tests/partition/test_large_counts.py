@@ -1,4 +1,4 @@
-"""Non-zeros and weights beyond 2^32 in what the partitioners read: numbers are made up."""
+"""Non-zeros and weights beyond 2^32 in the partitioners' input: numbers are invented."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from tests.partition.test_volume_balanced import hubs
 
 
 class Offsets:
-    """What is asked of a store to cut its rows: one of 2^34 non-zeros in 1,000 rows."""
+    """The part of a store that cutting its rows reads: 2^34 non-zeros in 1,000 rows."""
 
     num_nodes = 1000
 

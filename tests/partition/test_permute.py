@@ -70,7 +70,7 @@ def test_parts_of_a_file_are_by_original_id(
     run(monkeypatch, store_path, "-o", out, "--method", f"file:{file}")
     expected = dict(zip(range(0, 3 * NUM_NODES, 3), wanted.tolist(), strict=True))
     assert parts_by_id(out) == expected
-    # The order of the rows is another one now; the file means the same nodes.
+    # The order of the rows has changed; the file still means the same nodes.
     run(monkeypatch, out, "-o", again, "--method", f"file:{file}", "--parts", 6)
     assert parts_by_id(again) == expected
     with GraphStore.open(again) as store:

@@ -1,4 +1,4 @@
-"""Bisection of coordinates: parts are those of the definition, on any number of ranks."""
+"""Bisection of coordinates: parts follow the definition, for any number of ranks."""
 
 import json
 from fractions import Fraction
@@ -22,7 +22,7 @@ NUM_NODES = 400
 
 
 def by_definition(positions: np.ndarray, work: np.ndarray, num_parts: int) -> np.ndarray:
-    """Sort each group on its longest axis, and cut where work is nearest to its share."""
+    """Sort each group along its longest axis, and cut where work is nearest to its share."""
     part = np.empty(len(work), np.int32)
 
     def cut(nodes: np.ndarray, first: int, count: int) -> None:
@@ -31,11 +31,11 @@ def by_definition(positions: np.ndarray, work: np.ndarray, num_parts: int) -> np
             return
         placed, half = positions[nodes], count // 2
         axis = int(np.argmax(np.ptp(placed / 2, axis=0)))
-        # By number where coordinates are equal: the sort is stable.
+        # By number if coordinates are equal, as the sort is stable.
         nodes = nodes[np.argsort(placed[:, axis], kind="stable")]
         before = np.append(0, np.cumsum(work[nodes], dtype=object))
         share = Fraction(before[-1] * half, count)
-        # Of two equally near places the later one.
+        # Of two equally near cuts the later one.
         near = min(range(len(before)), key=lambda place: (abs(before[place] - share), -place))
         near = min(max(near, half), len(nodes) - (count - half))
         cut(np.sort(nodes[:near]), first, half)
@@ -101,7 +101,7 @@ def test_numbers_are_in_the_order_of_coordinates() -> None:
 
 
 def torus(path: Path, sides: tuple[int, ...], **more: object) -> None:
-    """Write a grid whose ends are joined: all nodes have equal work."""
+    """Write a grid with periodic boundaries: all nodes have equal work."""
     numbers = np.arange(np.prod(sides)).reshape(sides)
     ahead = [np.roll(numbers, -1, axis).ravel() for axis in range(len(sides))]
     edges = {"": (np.tile(numbers.ravel(), len(sides)), np.concatenate(ahead))}
@@ -136,7 +136,7 @@ def test_a_moved_grid_sends_little_more_than_its_faces(tmp_path: Path) -> None:
     made = tmp_path / "made.h5"
     run_here("generate", "grid3d", "--shape", "16,16,16", "--edge-features", "-o", made)
     found = cut(made, tmp_path / "out.h5", "--method", "rcb", "--parts", 8)
-    # Three planes of 16 x 16, crossed both ways.
+    # Three planes of 16 x 16, crossed in both directions.
     assert 3 * 2 * 256 <= found["total_rows"] < 1.1 * 3 * 2 * 256
     assert found["imbalance"] < 0.01
 

@@ -1,4 +1,4 @@
-"""Groups of parts on ranks: their counts, and refinement that stays exact."""
+"""Groups of parts on ranks: their counts, and refinement whose counts stay exact."""
 
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ IMBALANCE = 0.05
 
 
 def directed(num_nodes: int, num_edges: int, seed: int) -> CSRGraph:
-    """Return a graph with hubs both ways, loops, isolated nodes and nodes that are only read."""
+    """Return a graph with in- and out-hubs, loops, isolated nodes and nodes without in-edges."""
     generator = np.random.default_rng(seed)
     ends = (num_nodes - 5) * generator.random((2, num_edges)) ** 2
     rows, columns = ends.astype(int)
@@ -66,7 +66,7 @@ def whole(comm: MPI.Intracomm, part: np.ndarray) -> np.ndarray:
 
 
 def joint_loads(graph: CSRGraph, part: np.ndarray, num_parts: int) -> np.ndarray:
-    """Return the price of the joint exchange, from its definition."""
+    """Return the cost of the joint exchange, from its definition."""
     matrix = graph.to_scipy().tocoo()
     apart = matrix.row != matrix.col
     row, column = matrix.row[apart], matrix.col[apart]
@@ -92,7 +92,7 @@ def expect_counts(counts: Counts, graph: CSRGraph, part: np.ndarray, num_parts: 
 
 
 def expect_nearest(counts: Counts, graph: CSRGraph, part: np.ndarray) -> None:
-    """Require the parts that own most of what each part reads, the others behind them as -1."""
+    """Require the parts that own most of what each part reads, with -1 for missing ones."""
     num_parts = len(counts.loads)
     read = np.zeros((num_parts, num_parts), np.int64)
     for node, rows in enumerate(np.split(*by_column(graph))):
@@ -120,7 +120,7 @@ def test_counts_are_those_of_the_definition(comm: MPI.Intracomm, name: str) -> N
 
 
 def limits_kept(graph: CSRGraph, part: np.ndarray, num_parts: int) -> bool:
-    """Return whether no part is above what it may weigh."""
+    """Return whether no part exceeds its allowed weight."""
     read = np.bincount(graph.indices, minlength=graph.num_nodes) > 0
     weights = np.maximum(np.diff(graph.indptr), read)
     work = np.bincount(part, weights, num_parts)
@@ -189,7 +189,7 @@ def test_heavy_nodes_get_parts_of_their_own(comm: MPI.Intracomm) -> None:
 
 
 def test_changes_inside_a_share_are_exact() -> None:
-    """What a share tells of itself at its end, added to what was, are the loads of the whole."""
+    """The changes that a share reports at its end, plus the initial loads, are those of all."""
     from hpcgnn.partition import _volpart
 
     graph, num_parts, num_own = GRAPHS["directed"], 6, 3
@@ -238,7 +238,7 @@ def test_changes_inside_a_share_are_exact() -> None:
 
 
 def by_column(graph: CSRGraph) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows that read each node, one node after the other, and where to split them."""
+    """Return the rows that read each node, node by node, and their offsets."""
     columns = graph.to_scipy().tocsc()
     return columns.indices, columns.indptr[1:-1]
 

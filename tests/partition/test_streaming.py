@@ -1,4 +1,4 @@
-"""Passes over a store: the greedy rule against its definition, exact counts, few edges cut."""
+"""Passes over a store: the greedy rule equals its definition, exact counts, few cut edges."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def _write(path: Path, graph: CSRGraph) -> GraphStore:
 
 
 def _ugly(num_nodes: int, seed: int) -> CSRGraph:
-    """A hub, loops, nodes without neighbours."""
+    """A graph with a hub, loops and nodes without neighbours."""
     draws = np.random.default_rng(seed)
     matrix = sparse.random(num_nodes, num_nodes, 0.03, random_state=draws, format="lil")
     matrix[:, 3] = 1
@@ -52,7 +52,7 @@ def _by_definition(
             may = (load + work[node] <= capacity) & (count > 0)
             if before >= 0:
                 may[before] = True
-            # Of equal ones the present part, and then that of the first neighbour, counts.
+            # Ties go to the present part, then to that of the first neighbour.
             order = [before] if before >= 0 else []
             order += [p for p in dict.fromkeys(near[near >= 0]) if p != before]
             best = max((p for p in order if may[p]), key=lambda p: score[p], default=-1)
@@ -100,7 +100,7 @@ def test_communities_are_found(tmp_path: Path, directed: bool) -> None:
         block = store.read_adjacency(0, store.num_nodes)
     whole = CSRGraph(block.indptr, block.indices, 6000)
     if directed:
-        # Each edge one way, so that a node's sources are half of its neighbours.
+        # Each edge in one direction, so that a node's sources are half of its neighbours.
         upper = sparse.triu(whole.to_scipy(), format="coo")
         turned = np.random.default_rng(1).integers(0, 2, upper.nnz).astype(bool)
         ends = np.where(turned, (upper.row, upper.col), (upper.col, upper.row))

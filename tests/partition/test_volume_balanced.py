@@ -40,7 +40,7 @@ def busiest(metrics: VolumeMetrics, objective: str) -> int:
 
 @st.composite
 def patterns(draw: st.DrawFn) -> CSR:
-    """Any pattern: empty, disconnected, with loops, repeats, hubs and unsorted columns."""
+    """Any pattern: empty, disconnected, with loops, repeats, hubs or unsorted columns."""
     num_nodes = draw(st.integers(0, 14))
     column = st.integers(0, max(num_nodes - 1, 0))
     rows = [draw(st.lists(column, max_size=20)) for _ in range(num_nodes)]
@@ -178,7 +178,7 @@ def test_adjacencies_of_all_kinds_mean_the_same() -> None:
     crow, col = torch.from_numpy(wide[0]), torch.from_numpy(wide[1])
     expected = part_graph(4, matrix).part
     with warnings.catch_warnings():
-        # torch announces its CSR tensors as a beta feature, and their checks as optional.
+        # torch warns that its CSR tensors are in beta, and that their checks are optional.
         warnings.simplefilter("ignore")
         tensor = torch.sparse_csr_tensor(crow, col, torch.ones(col.numel()), matrix.shape)
     for adjacency in (matrix.tocoo(), sparse.csr_array(matrix), wide, tensor):
@@ -189,7 +189,7 @@ def test_adjacencies_of_all_kinds_mean_the_same() -> None:
 
 @pytest.mark.parametrize("unit", [1, 1 << 24])
 def test_node_weights_are_balanced_instead_of_non_zeros(unit: int) -> None:
-    """In whatever unit weights are: the larger ones add up to more than 2^31."""
+    """Weights may have any unit: the larger ones add up to more than 2^31."""
     weights = np.random.default_rng(4).integers(0, 9, 800) * unit
     found = part_graph(5, hubs(800, 2), vweights=weights)
     load = np.bincount(found.part, weights, 5)

@@ -1,4 +1,4 @@
-"""Block rows that a planner cuts are those that ranks hold."""
+"""Block rows that a planner cuts equal those that ranks hold."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_entries_that_are_pushed_reach_the_owner_of_their_column() -> None:
 
 
 def test_a_rank_names_those_that_it_only_reads_from() -> None:
-    # The second of three nodes reads the first, each on a rank of its own.
+    # The second of three nodes reads the first, and each has its own rank.
     row_map = RowMap(np.array([0, 3], np.int64), 0)
     whole = DistCSR.from_rows(row_map, np.array([0, 0, 1, 1], np.int64), np.zeros(1, np.int32))
     ranks = Ranks(np.arange(4), ExchangeConfig(method="aware"))
@@ -77,7 +77,7 @@ def test_a_message_goes_where_a_row_goes() -> None:
 
 
 def test_groups_join_copies_of_a_graph() -> None:
-    # Of two groups one has the first sample, and needs no copy; of four one has none.
+    # Of two groups one has the first sample and needs no copy; of four, one has no samples.
     assert copies_of_groups(num_samples=2, batch=2, groups=2) == {1}
     assert copies_of_groups(num_samples=3, batch=3, groups=2) == {1, 2}
     assert copies_of_groups(num_samples=3, batch=3, groups=4) == {1}

@@ -1,4 +1,4 @@
-"""The planning command: what it prints, what it chooses, what it refuses."""
+"""The planning command: its output, its choice, its refusals."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ COMMAND = find_command("plan")
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     graph = make_graph()
-    # One rank alone has a validation node, and it is not the one that is rehearsed.
+    # Only one rank has a validation node, and it is not the rehearsed one.
     graph.split[graph.split == Split.VALID] = Split.TRAIN
     graph.split[4] = Split.VALID
     return write_store(MPI.COMM_WORLD, tmp_path, graph, parts=4)
@@ -57,10 +57,10 @@ def test_says_what_each_choice_needs(
     for each in (aware, joint):
         assert 0 < each["idle_bytes"] < each["peak_bytes"]
         assert each["exchange_s"] >= each["bytes_max_send"] / 1e6
-        # One host has all ranks: what they copy is not hidden.
+        # One host has all ranks, and copies between them cannot be hidden.
         assert each["hidden_s"] == 0
         assert each["epoch_s"] == each["compute_s"] + each["exchange_s"]
-        # Evaluations come after epochs 1, 3, 7 and the last.
+        # Evaluations follow epochs 1, 3, 7 and the last.
         expected = 10 * each["epoch_s"] + 4 * each["evaluate_s"]
         assert each["train_s"] == pytest.approx(expected)
         assert f"exchange.method={each['exchange']}" in each["overrides"]
@@ -85,7 +85,7 @@ def test_messages_between_hosts_pass_while_ranks_compute(
     assert plan(monkeypatch, store, *words, *both, "--cores-per-host", "1") == 0
     for each in json.loads(capsys.readouterr().out):
         assert 0 < each["hidden_s"] < each["exchange_s"]
-        # Two ranks share a core, the second with as much to do at most.
+        # Two ranks share a core; the second one has at most as much work.
         assert 1 <= each["crowding"] <= 2
         alone_s = each["compute_s"] + each["exchange_s"] - each["hidden_s"]
         crowded_s = estimates.crowded_s(each["compute_s"], each["crowding"], each["turns"])
@@ -128,7 +128,7 @@ def test_plans_the_exchange_of_the_configuration_and_those_that_work_beside_it(
     words = ("--ranks", "4", "--schedule", "resident", "--epochs", "2", "--json")
     chosen = ("exchange.method=oblivious", "model.name=pna")
     assert plan(monkeypatch, store, *words, *chosen) == 0
-    # `joint`, which cannot send its messages, is left out, and refused where it is asked for.
+    # `joint` cannot send its messages, so it is left out, and refused on request.
     planned = json.loads(capsys.readouterr().out)
     assert [candidate["exchange"] for candidate in planned] == ["oblivious", "aware"]
     for asked in (("exchange.method=joint",), ("--exchange", "aware,joint")):

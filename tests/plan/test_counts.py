@@ -1,4 +1,4 @@
-"""A plan's rows, bytes and ghosts are those of the run, rank by rank."""
+"""A plan predicts the rows, bytes and ghosts of the run, rank by rank."""
 
 import platform
 from pathlib import Path
@@ -100,14 +100,14 @@ CASES = {
 def check(
     comm: MPI.Intracomm, directory: Path, name: str, *settings: str, per_host: int | None = None
 ) -> None:
-    """Train, and compare what moved with the plan, which the first rank makes alone."""
+    """Train, and compare the traffic with the plan, which the first rank makes alone."""
     model, _, options = name.partition(",")
     graph = make_graph(weighted="stages" in options and "edges" not in options and model != "gine")
     if model in ("rgcn", "rgat", "hgt"):
         graph = graph.with_relations()
     if "types" in options:
         graph = graph.with_types()
-    # The second rank may own nothing.
+    # The second rank may own no rows.
     method = "empty second" if "whole" in options and comm.size > 2 else "random"
     width = 3 * (model == "gine" or "edges" in options)
     if "edges" in options:
@@ -129,8 +129,8 @@ def check(
     details = run.summary["ranks_detail"]
     counted = any(kind.attends for kind in MODELS[model].aggregations)
     if not (counted or "positions" in options or "exact" in options):
-        # Attention asks for the ids of ghosts before it trains, positions are products of the
-        # graph, and exact products count the entries of rows, which counts there.
+        # Before training, attention requests the ids of ghosts, positions are products of the
+        # graph, and exact products count the entries of rows; all of this counts here.
         by_rank = once.bytes_out + EPOCHS * epoch.bytes_out + sum(evaluated) * evaluation.bytes_out
         assert [each["bytes_sent"] for each in details] == by_rank.tolist()
     assert epoch.bytes_in.sum() == epoch.bytes_out.sum()
@@ -139,9 +139,9 @@ def check(
 
 
 def bytes_of_positions(store: Path, rank: int, columns: int) -> int:
-    """Return the bytes of ghosts while spectral positions are found, which plans do not count.
+    """Return the bytes of ghosts in the search for spectral positions, which plans do not count.
 
-    That is before training, over edges in both directions, in float64 with 8 columns to spare.
+    It happens before training, over edges in both directions, in float64 with 8 more columns.
     """
     with GraphStore.open(store) as opened:
         pattern = read_pattern(opened, undirected=True)
@@ -160,7 +160,7 @@ def test_bytes_of_every_model(comm: MPI.Intracomm, comm_tmp_path: Path, name: st
 LINKS = {
     "sage": ("exchange.method=joint", "links.num_negatives=3"),
     "rgcn": ("links.scorer=distmult", "links.negatives=batch", "exchange.schedule=sequential"),
-    # Fewer tested edges than ranks.
+    # There are fewer tested edges than ranks.
     "gcn": ("links.valid=0.01", "links.test=0.01", "links.split_seed=4"),
     "gat": ("model.heads=2", "model.hidden=8", "links.negatives=degree", "graph.undirected=true"),
 }
@@ -180,7 +180,7 @@ def test_bytes_of_links(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> 
     made = planned(config, comm.size, None, EPOCHS) if comm.rank == 0 else None
     found, rank, (once, epoch, evaluation) = comm.bcast(made)
     sent = run.column("rows_sent")[0], run.column("bytes_sent")[0]
-    # Pairs of later epochs are others.
+    # Later epochs have other pairs.
     first = config.exchange.prepare == "first_epoch"
     counts = [*([once] if first else []), epoch, evaluation]
     assert sent == tuple(
@@ -192,7 +192,7 @@ def test_bytes_of_links(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> 
 GRAPHS = {
     "sage": ("graphs.readout=max", "exchange.method=joint", "model.norm=batch"),
     "rgcn": ("graphs.readout=attention", "exchange.schedule=sequential", "graphs.width=3"),
-    # Ranks with nodes of graphs that are trained on own none of these.
+    # Some ranks with nodes of training graphs own no such graph.
     "gcn": ("exchange.method=joint",),
 }
 
@@ -207,7 +207,7 @@ def test_bytes_of_graphs(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) ->
     run = train(comm, config)
     made = planned(config, comm.size, None, EPOCHS) if comm.rank == 0 else None
     found, rank, (_, epoch, evaluation) = comm.bcast(made)
-    # The first epoch may prepare.
+    # The first epoch may contain preparation.
     sent = run.column("rows_sent")[1], run.column("bytes_sent")[1]
     assert sent == tuple(
         int(sum(getattr(each, field).sum() for each in (epoch, evaluation)))
@@ -236,7 +236,7 @@ def test_bytes_of_drawn_steps(comm: MPI.Intracomm, comm_tmp_path: Path, name: st
     run = train(comm, config)
     made = planned(config, comm.size, None, EPOCHS) if comm.rank == 0 else None
     _, _, (_, epoch, evaluation) = comm.bcast(made)
-    # Steps move gradients and statistics alone.
+    # Steps only move gradients and statistics.
     assert epoch.rows.sum() == 0
     sent = run.column("rows_sent")[1], run.column("bytes_sent")[1]
     assert sent == tuple(
@@ -280,10 +280,10 @@ def test_bytes_between_hosts(
     ("name", "exchange", "per_host"),
     [
         *(("sage", each, None) for each in ("aware", "joint", "oblivious", "hierarchical")),
-        # Each replica computes messages whole.
+        # Each replica computes whole messages.
         ("gine", "aware", 2),
         ("gine, stages", "oblivious", 2),
-        # Hosts of three ranks have unlike numbers of each replica.
+        # Hosts of three ranks have different numbers of each replica.
         ("gine", "hierarchical", 3),
         ("gine", "hierarchical", None),
     ],

@@ -1,4 +1,4 @@
-"""Plans from degrees alone: expected rows are those of random parts, drawn ranks rehearse."""
+"""Plans from degrees alone: expected rows are those of random parts; drawn ranks rehearse."""
 
 import json
 import sys
@@ -71,7 +71,7 @@ def read(folder: Path, text: str) -> Shape:
 
 
 def figures(traffic: Traffic) -> list[int]:
-    """Return rows in all, of the busiest sender and of the busiest receiver."""
+    """Return the rows of all ranks, of the busiest sender and of the busiest receiver."""
     sides = sum(np.array(rows) for rows, _ in traffic.moved.values())
     sent, received = np.sum(sides, axis=1)
     return [int(sent.sum()), int(sent.max()), int(received.max())]
@@ -82,7 +82,7 @@ def figures(traffic: Traffic) -> list[int]:
     [*product(("aware", "push", "joint"), (3, 32)), ("joint", 256)],
 )
 def test_rows_are_those_of_random_parts(tmp_path: Path, method: str, blocks: int) -> None:
-    """R-MAT: a node of degree 1,000 and more beside many of none."""
+    """R-MAT: nodes of degree 1,000 and more, and many of degree zero."""
     matrix = gallery.rmat(12, 8, 3, undirected=True).to_scipy().tocsr()
     count = matrix.shape[0]
     degrees = np.diff(matrix.indptr).astype(np.int64)
@@ -102,7 +102,7 @@ def test_rows_are_those_of_random_parts(tmp_path: Path, method: str, blocks: int
     assert (found.num_rows, found.num_columns) == (count, count)
     assert found.entries.sum() == pytest.approx(matrix.nnz, abs=blocks)
     total, sender, receiver = np.array(figures(found)) / figures(right)
-    # What covers save is that of drawn block rows.
+    # The savings of covers are those of drawn block rows.
     slack = 0.15 if method == "joint" else 0.01
     assert total == pytest.approx(1, abs=slack)
     assert sender == pytest.approx(1, abs=slack + 0.12)
@@ -141,7 +141,7 @@ def test_outside_is_what_gives_the_rows_of_parts(tmp_path: Path) -> None:
     ranks = Ranks(graph.row_starts(16), ExchangeConfig(method="aware"))
     found = graph.surveys(ranks)[ALL].traffic(ranks)
     assert found.num_moved == pytest.approx(rows, rel=0.01)
-    # The drawn rank reads as much, and has as many neighbours as before, of its own.
+    # The drawn rank reads as much, and has as many neighbours, as before.
     row = graph.block_row(16, 3).pattern(ALL)
     assert len(row.ghosts) == pytest.approx(rows / 16, rel=0.1)
     assert row.nnz == pytest.approx(degrees.sum() / 16, rel=0.1)
@@ -205,7 +205,7 @@ def test_seconds_that_others_had_the_core_are_left_out(
     share = graph.share(run, ranks, graph.surveys(ranks), 2)
     with ProcessGrid.of_this_process() as alone:
         found = rehearse(alone, share, 2)
-    # It was as much before as behind.
+    # It was the same before and after.
     assert 0 < found.epoch_s < 600
     assert 0 < found.evaluate_s < 600
 
@@ -297,7 +297,7 @@ def test_command(
     assert 0 < found["rows_max_send"] <= found["rows_total"] <= 3 * len(make_graph().split)
     assert 0 < found["idle_bytes"] < found["peak_bytes"]
     assert found["store_bytes"] == Shape.read(shape).store_bytes
-    # Of several ranks on several hosts, hierarchical exchanges would be among the candidates.
+    # With several ranks on several hosts, hierarchical exchanges would be candidates.
     words = ("--shape", shape, "--ranks", "4", "--ranks-per-host", 2, "--schedule", "resident")
     words = (*words, "--exchange", "oblivious,aware,push,joint,auto", "--bandwidth", "0.001")
     assert command(monkeypatch, *words, "--epochs", "2", "--json") == 0

@@ -1,4 +1,4 @@
-"""Which ranks a plan rehearses, and which choice it recommends."""
+"""The ranks that a plan rehearses, and the choice that it recommends."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def traffic(entries: list[int]) -> dict[tuple[int | None, str], Traffic]:
     [
         ([0, 10, 40], [90, 10], [0, 1]),
         ([0, 10, 40], [10, 90], [1]),
-        # The largest ones of those that train.
+        # The largest of the ranks that train.
         ([0, 10, 12, 40], [5, 50, 90], [1, 0]),
         ([0, 12, 12, 40], [5, 50, 90], [0]),
     ],
@@ -84,7 +84,7 @@ def test_no_choice_is_made_on_a_difference_within_the_spread() -> None:
     second = candidate("joint", 1.2, 6).with_second(candidate("joint", 1.1, 6))
     slow = candidate("push", 1.31, 1)
     assert fastest([first, second, slow], None) == [second, first]
-    # Outside of both spreads the seconds decide, and memory before all.
+    # Outside of both spreads seconds decide; memory comes first in any case.
     assert fastest([candidate("aware", 1.0, 26), second], None)[0].choice.exchange == "aware"
     assert fastest([first, second], 11) == [second]
     assert fastest([first, second], 9) == []
@@ -94,10 +94,10 @@ def test_messages_pass_while_a_rank_computes() -> None:
     both, later = Window(1.0, 3.0), Window(4.0, 4.5)
     assert waiting([both], np.array([1.5])) == 0
     assert waiting([both], np.array([2.5])) == 0.5
-    # Two that begin together share the link, and what is waited for once makes the rest later.
+    # Two that begin together share the link; one that is waited for once makes the rest later.
     assert waiting([both, both], np.array([1.5, 1.5])) == 1.0
     assert waiting([both, later], np.array([2.5, 1.0])) == 0.5 + 0.5
-    # A third that begins while the second still passes.
+    # A third one begins while the second is still moving.
     assert waiting([both, both, Window(2.0, 9.0)], np.array([1.5, 1.5, 6.0])) == 1.0 + 0.0
     assert waiting([Window(), Window()], np.array([1.0, 2.0])) == 3.0
     assert waiting([], np.zeros(0)) == 0
@@ -106,7 +106,7 @@ def test_messages_pass_while_a_rank_computes() -> None:
 def test_moves_in_turn_begin_after_those_before() -> None:
     moves = in_turn([([Reduction(8, Window(0.5, 0.75))], 2.0)] * 2)
     assert [move.window for move in moves] == [Window(0.5, 0.75), Window(2.5, 2.75)]
-    # What moves tells moves apart, not when it does.
+    # Moves are identified by their content, not by their time.
     assert moves[0] == moves[1]
 
 
@@ -115,7 +115,7 @@ def test_ranks_that_share_cores_compute_in_turn() -> None:
     assert Machine(Network(), cores=2).crowding(of_ranks, 1) == 9 / 2 / 4
     assert Machine(Network(), cores=2).crowding(of_ranks, 2) == 9 / 4
     assert Machine(Network(ranks_per_host=2), cores=1).crowding(of_ranks, 1) == 6 / 4
-    # Enough cores, or nobody said how many: the slowest rank is as fast as alone.
+    # There are enough cores, or their number is unknown: the slowest rank is as fast as alone.
     assert Machine(Network(), cores=4).crowding(of_ranks, 1) == 1
     assert Machine(Network()).crowding(of_ranks, 8) == 1
 
@@ -140,12 +140,12 @@ def test_threads_of_ranks_that_share_a_host(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_epoch_takes_what_nothing_hides_and_all_of_a_host() -> None:
     found = replace(candidate("aware", 1.0), exchange_s=0.75, hidden_s=0.25)
     assert found.epoch_s == 1.5
-    # Two seconds of computing, and eight turns of a millisecond.
+    # Two seconds of computing, and eight turns of a millisecond each.
     assert replace(found, crowding=2.0).epoch_s == pytest.approx(2.008)
 
 
 def test_core_seconds_are_of_computing_and_of_asking_after_messages() -> None:
-    # Four ranks of two threads each compute 3 s in all, and each asks while its epoch lasts.
+    # Four ranks of two threads compute 3 s in all, and each asks as long as its epoch lasts.
     found = candidate("aware", 1.0)
     assert found.cpu_s == 2 * 3.0 + 4 * 1.25 - 3.0
     assert replace(found, crowding=2.0).cpu_s == 2 * 3.0

@@ -1,4 +1,4 @@
-"""A plan of fields says what a run sends, from a few of its samples; groups of ranks are chosen."""
+"""A plan of fields predicts the traffic of a run from few of its samples; groups are chosen."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ MESSAGES = ("model.name=meshgraphnet", "model.num_layers=2", "model.hidden=8")
 CASES = {
     "one": ("exchange.method=joint",),
     "messages": (*MESSAGES, "fields.unroll=2", "fields.history=2"),
-    # 7 samples: batches of 3 and the rest, of 2 and the rest, and of all.
+    # 7 samples: batches of 3 and a rest, of 2 and a rest, and of all.
     "rest": (*MESSAGES, "fields.batch=3"),
     "copies": ("exchange.method=joint", "fields.batch=2", "model.num_layers=2"),
     "stages": ("model.name=sage", "fields.batch=7", "exchange.schedule=sequential"),
@@ -27,7 +27,7 @@ CASES = {
     "relations": ("model.name=rgcn", "fields.batch=2"),
     "attention": ("model.name=gat", "fields.batch=2"),
     "groups": (*MESSAGES, "fields.batch=4", "exchange.groups=2", "fields.unroll=4"),
-    # Of 7 samples groups have 2, 1 and 1 of a batch, and of the rest one or none.
+    # Of 7 samples, groups have 2, 1 and 1 in a batch, and one or none of the rest.
     "groups and rest": (*MESSAGES, "fields.batch=3", "exchange.groups=2"),
     "groups and attention": ("model.name=gat", "fields.batch=5", "exchange.groups=2"),
     "edges": (*MESSAGES, "fields.edge_targets=['w', 'q']", "fields.unroll=2", "fields.batch=3"),
@@ -64,7 +64,7 @@ def test_the_number_of_groups_is_chosen(
     store = write_series(comm, tmp_path, planted(), parts=4)
     given = ("train.task=fields", "fields.targets=u", "fields.batch=4", "model.name=sage")
     words = [*given, f"graph.store={store}", "model.dropout=0", "train.epochs=2"]
-    # Messages take so long that only whole meshes are worth it.
+    # Messages are so slow that only whole meshes are worthwhile.
     asked = [
         "--ranks",
         "4",

@@ -1,4 +1,4 @@
-"""A plan of a mesh that is not there is that of the mesh: rows, bytes, analytic surfaces."""
+"""A plan of a mesh that does not exist equals that of the mesh: rows, bytes, analytic surfaces."""
 
 import json
 import sys
@@ -120,7 +120,7 @@ def test_surface_rows_are_the_analytic_ones(
         faces = (50 * 41, 66 * 41, 66 * 50)
         rows = sum(2 * (cut - 1) * face for cut, face in zip(cuts, faces, strict=True))
         assert each["rows_total"] == pytest.approx(rows, rel=1e-3)
-        # 6 sides of cubes, but for those at the walls.
+        # 6 faces of cubes, except for those at the walls.
         cubes = 6 * blocks * (66 * 50 * 41 / blocks) ** (2 / 3)
         assert cubes * 0.7 < rows < cubes * 1.1
 

@@ -1,4 +1,4 @@
-"""Bytes that are planned and traced are those that MPI is given, counted below the program."""
+"""Planned and traced bytes are those that MPI gets, counted below the program."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ LIMIT_S = 600
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build what counts."""
+    """Build the counting library."""
     built = tmp_path_factory.mktemp("mpi") / "libmpi_bytes.so"
     prefix = Path(sys.prefix)
     words = ["-O1", "-shared", "-fPIC", str(SOURCE), "-o", str(built)]

@@ -1,4 +1,4 @@
-"""Layers of torch_geometric, as they are, over ranks: results and gradients of one process."""
+"""Unchanged layers of torch_geometric over ranks: results and gradients of one process."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Graphs in memory, divided among ranks: scripts of one process and the patch of the page."""
+"""Graphs in memory, divided among ranks: scripts for one process, with the patch of the page."""
 
 import re
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_patched_scripts_learn_what_one_process_learns(
     exec(compile(source, name, "exec"), plain)
     runs: dict[float, list[Any]] = {0.0: [], 0.5: []}
     with doubles():
-        # The first rank alone has the other runs to compare with.
+        # Only the first rank has the other runs to compare with.
         for each in (comm, MPI.COMM_SELF)[: 2 - (comm.rank > 0)]:
             monkeypatch.setattr(library, "all_of_launcher", lambda each=each: each)
             for dropout, found in runs.items():
@@ -122,7 +122,7 @@ def test_mean_of_a_loss_that_one_rank_has_rows_of(comm: MPI.Intracomm) -> None:
     np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-12)
     for theirs, ours in zip(results[0][1], results[1][1], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-14)
-    # No number is what it is, of ranks that have rows.
+    # NaN is no value of ranks that have rows.
     assert hpcgnn.mean(torch.full_like(loss.detach(), torch.nan), rows, model).isnan()
     with pytest.raises(InputError, match="rows: no rank has any"):
         hpcgnn.mean(loss, data.few[:0], model)

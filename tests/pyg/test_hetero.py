@@ -1,4 +1,4 @@
-"""Graphs of several types of nodes in memory: HeteroConv and to_hetero, as in one process."""
+"""In-memory graphs with several node types: HeteroConv and to_hetero give one process's results."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -78,7 +78,7 @@ class Layers(nn.Module):
 
 
 class Homogeneous(nn.Module):
-    """What to_hetero takes."""
+    """A module that to_hetero accepts."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Homogeneous(nn.Module):
 
 
 class Transformed(nn.Module):
-    """A module of one type of nodes, for all."""
+    """A module for one node type, used for all."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Transformed(nn.Module):
 
 
 class Attends(nn.Module):
-    """Attention among the results of types of edges, which averages over all nodes."""
+    """Attention over the results of edge types, which averages over all nodes."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ MODULES: Mapping[str, Callable[[float], nn.Module]] = {
 
 
 def learn(make: Callable[[float], nn.Module], dropout: float, comm: MPI.Intracomm | None) -> Any:
-    """Return three losses, and the last gradients; of one process without `comm`."""
+    """Return three losses and the last gradients; without `comm`, those of one process."""
     whole = make_data()
     data = whole if comm is None else hpcgnn.divide(whole, comm)
     torch.manual_seed(1)
@@ -143,7 +143,7 @@ def learn(make: Callable[[float], nn.Module], dropout: float, comm: MPI.Intracom
             loss = hpcgnn.backward(loss, rows, module)
         optimizer.step()
         losses.append(loss.item())
-    # None of a parameter that nothing reads is a gradient of zero; sums that cancel may round.
+    # A missing gradient, of a parameter that is not read, is zero; sums that cancel may round.
     return losses, [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
 
 

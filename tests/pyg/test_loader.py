@@ -1,4 +1,4 @@
-"""Batches with sampled neighbours of a graph that ranks divide, against one process."""
+"""Batches with sampled neighbours of a graph divided among ranks equal those of one process."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def make_data(num_nodes: int = 23, num_edges: int = 90) -> Data:
 
 
 class Net(nn.Module):
-    """Attention that reads features of edges."""
+    """Attention that reads edge features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_with_all_neighbours_nodes_get_what_the_whole_graph_gives(
 
 
 def _losses(comm: MPI.Intracomm, whole: Data, rows: int, fan_outs: list[int]) -> list[Any]:
-    """Train; return losses, and the hits of the last epoch."""
+    """Train; return the losses, and the hits of the last epoch."""
     data = hpcgnn.divide(whole, comm)
     torch.manual_seed(2)
     model = GraphSAGE(3, 8, 2, 4)

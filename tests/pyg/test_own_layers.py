@@ -1,4 +1,4 @@
-"""Layers of torch_geometric on operators of this package: results and gradients of their own."""
+"""torch_geometric's layers on operators of this package: the same results and gradients."""
 
 import copy
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Two(nn.Module):
 
 
 class Fewer(nn.Module):
-    """A layer that is called with some of the edges."""
+    """A layer that is called with a subset of the edges."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def test_layers_equal_their_own_functions(comm: MPI.Intracomm, exchange: str) ->
         found = {
             name: differences(problem, partial(make, geometric), words, taken)
             for name, (make, words) in CASES.items()
-            # Attention pushes states, which do not add up on a host.
+            # Attention pushes states, which a host cannot add up.
             if exchange != "hierarchical_joint" or not kind_of(name).attends
         }
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
@@ -165,7 +165,7 @@ def test_coefficients_are_dropped_by_edge(comm: MPI.Intracomm, name: str) -> Non
                 copied = copy.deepcopy(module.eval())(x, edges).detach()
                 torch.testing.assert_close(copied, module(x, edges).detach(), rtol=0, atol=0)
                 if name == "GATv2Conv":
-                    # Values are the bias of sources alone, which are dropped too.
+                    # Values consist of the bias of sources only, which are dropped, too.
                     with torch.no_grad():
                         layer.lin_l.weight.zero_()
                         layer.lin_l.bias.fill_(1.0)

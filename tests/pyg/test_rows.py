@@ -20,7 +20,7 @@ from tests.support.pyg_convs import ATTR, WIDTH, differences, doubles, make_prob
 
 
 class Turns(nn.Module):
-    """Moves the axis of rows about, beside one of another size, and joins over both."""
+    """Moves the axis of rows past another one of the same size, and reduces over both."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Turns(nn.Module):
 
 
 class Groups(nn.Module):
-    """Sums by graphs of a batch, as many as some size."""
+    """Sums by graphs of a batch, whose number equals another size."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Groups(nn.Module):
 
 
 class Spreads(nn.Module):
-    """Variances whose flags are given by position, and a sum in another dtype."""
+    """Variances with flags given by position, and a sum in another dtype."""
 
     def forward(self, x: Tensor, _edges: Tensor) -> Tensor:
         wide = x.float().sum(0, dtype=torch.float64)
@@ -70,12 +70,12 @@ CASES: dict[str, tuple[Callable[[int], nn.Module], str]] = {
 
 
 def problem_ends(*, once: bool) -> np.ndarray:
-    """Return edges, one to a node where a rank is to have as many edges as nodes."""
+    """Return edges, one for each node where a rank is to have as many edges as nodes."""
     targets = np.arange(NUM_NODES if once else 3 * NUM_NODES) % NUM_NODES
     return np.stack([np.random.default_rng(2).integers(0, NUM_NODES, len(targets)), targets])
 
 
-# Of a rank without nodes.
+# For a rank without nodes.
 @pytest.mark.filterwarnings("ignore:var\\(\\)..degrees of freedom")
 @pytest.mark.parametrize("once", [True, False], ids=["as many edges", "more edges"])
 def test_sizes_equal_to_those_of_a_rank(comm: MPI.Intracomm, once: bool) -> None:

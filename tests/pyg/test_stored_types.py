@@ -1,4 +1,4 @@
-"""Stores with node types as HeteroData over ranks, against the same graph in one process."""
+"""Stores with node types as HeteroData over ranks equal the same graph in one process."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ GALLERY = planted_types(70, 3, 4, 5)
 
 
 def write(comm: MPI.Intracomm, folder: Path, method: str) -> Path:
-    """Write the graph in as many parts as there are ranks, the last relation with attributes."""
+    """Write the graph in as many parts as ranks, the last relation with attributes."""
     path = folder / "parts.h5"
     with agree(comm):
         if comm.rank == 0:
@@ -50,7 +50,7 @@ def write(comm: MPI.Intracomm, folder: Path, method: str) -> Path:
 
 
 def whole_graph() -> HeteroData:
-    """Return the graph as torch_geometric has it; numbers of nodes are those among their type."""
+    """Return the graph in torch_geometric's form; nodes are numbered within their types."""
     data, types = HeteroData(), GALLERY.types
     assert types is not None
     names = list(GALLERY.type_features or {})
@@ -68,7 +68,7 @@ def whole_graph() -> HeteroData:
 
 
 class Net(nn.Module):
-    """A layer for each type of edges whose ends have features."""
+    """A layer for each edge type whose ends have features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def test_rows_and_gradients_are_those_of_the_whole_graph(
     np.testing.assert_allclose(loss_found, whole_loss, rtol=1e-12)
     for one, other in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-9)
-    # Attributes went with their edges.
+    # Attributes stayed with their edges.
     share = data["user", "knows", "user"].edge_index.share
     sources, targets = share.numbers.numpy()
     ends = np.stack([share.ids[sources], share.node_ids[targets]])

@@ -1,4 +1,4 @@
-"""Modules of torch_geometric train by the command and in scripts, equal at any number of ranks."""
+"""Modules of torch_geometric train by command and in scripts, equally on any number of ranks."""
 
 import sys
 from collections.abc import Mapping
@@ -113,7 +113,7 @@ OWN_MODELS: Mapping[str, str] = {
     "GCN norm": "torch_geometric.nn:GCN model.options.norm=batch_norm exchange.method=push",
     "GraphSAGE": "torch_geometric.nn:GraphSAGE exchange.method=joint exchange.schedule=sequential",
     "GraphSAGE jk": "torch_geometric.nn:GraphSAGE model.options.jk=cat",
-    # Coefficients are dropped by another draw.
+    # Another draw drops coefficients.
     "GAT": "torch_geometric.nn:GAT exchange.method=joint model.dropout=0",
     "GIN": "torch_geometric.nn:GIN model.options.norm=layer_norm exchange.active_sets=false",
 }

@@ -125,7 +125,7 @@ def pop_counts(topology: Topology, walkers: int, pops: int) -> np.ndarray:
 
 
 def test_the_first_pop_is_proportional_to_degree() -> None:
-    """With many walkers on uniform nodes, the first to move stands on v with p = deg / sum."""
+    """With many walkers on uniform nodes, the first to move is on v with p = deg / sum."""
     topology = symmetric(40, 4)
     # A frontier of 2000 walkers holds every node almost equally often.
     assert fits(pop_counts(topology, 2000, 1), topology.degrees().astype(float))
@@ -142,7 +142,7 @@ def test_one_walker_is_a_random_walk() -> None:
 
 
 def test_frontier_agrees_with_the_sampler_by_sums() -> None:
-    """Nodes left during a long run, Dashboard against sums of degrees."""
+    """Frequencies of left nodes in a long run: Dashboard and sums of degrees agree."""
     topology, oracle = symmetric(60, 8), SumsSampler()
     walkers, budget, runs = 12, 60, 2000
     sampler = FrontierSampler(topology=topology, seed=2, walkers=walkers, budget=budget)
@@ -153,7 +153,7 @@ def test_frontier_agrees_with_the_sampler_by_sums() -> None:
 
 
 def test_hubs_that_exceed_the_dashboard_are_popped_by_degree() -> None:
-    """A star: every second move leaves the hub, whose degree is beyond any slot."""
+    """A star: every second move leaves the hub, whose degree is larger than any slot."""
     spokes = 400
     dense = np.zeros((spokes + 1, spokes + 1))
     dense[0, 1:] = dense[1:, 0] = 1
@@ -164,7 +164,7 @@ def test_hubs_that_exceed_the_dashboard_are_popped_by_degree() -> None:
     assert abs(hub - expected) < 0.05 * expected
     counts = sampler.dashboard(0)
     assert counts["truncated"] == 0
-    # A round of probes a pop at least, and few more.
+    # At least one round of probes for each pop, and few more.
     assert 395 <= counts["probes"] < 1200
 
 

@@ -47,7 +47,7 @@ def test_values_of_a_symmetric_subgraph_transpose_in_one_pass() -> None:
 
 
 def test_coefficients_are_those_of_exact_enumeration() -> None:
-    """All sets of three draws from five nodes, against counts over many sampled sets."""
+    """All sets of three draws from five nodes, compared with counts over many sampled sets."""
     topology = topology_of(np.ones((5, 5)) - np.diag([1, 0, 1, 1, 1]))
     sampler = NodeSampler(topology=topology, seed=8, draws=3, table=node_table(topology))
     chances = node_weights(topology) / node_weights(topology).sum()
@@ -91,7 +91,7 @@ def test_the_estimator_is_unbiased() -> None:
         matrix = sp.csr_matrix((weights, each.pattern.indices, each.pattern.indptr), (size, size))
         estimates.append(each.loss_weights @ (matrix @ x[each.nodes]))
     error = np.std(estimates) / np.sqrt(len(estimates))
-    # The coefficients are estimates themselves, of as many sets.
+    # The coefficients are themselves estimates from as many sets.
     assert abs(np.mean(estimates) - (whole @ x).sum()) < 4 * np.sqrt(2) * error
 
 

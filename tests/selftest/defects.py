@@ -63,7 +63,7 @@ PLANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "missing locks": missing_locks,
     "broken clock": broken_clock,
 }
-"""What is changed inside a rank."""
+"""Defects inside a rank."""
 
 FOUND = {
     "none": r"selftest on \d+ ranks?: all passed.*",
@@ -72,20 +72,20 @@ FOUND = {
     "slow link": r"remark  network: .* at worst \((node\d and )?node3( and node\d)?\).*",
     "full disk": r"fault  files: .*No space left on device.*",
     "wrong library": r"fault  versions: .*",
-    # MPICH ends by itself under Open MPI's.
+    # MPICH's launcher ends by itself under Open MPI's.
     "wrong launcher": r"error: .*, but this process is alone in its MPI world.*|"
     r"Runtime environment uses unsupported PMI version.*",
     "missing locks": r"remark  file locks: .*",
     "oversubscription": r"remark  cores: .*more threads than cores.*",
     "broken clock": r"fault  clocks: .*",
 }
-"""The line that must name each."""
+"""For each defect, the line that must name it."""
 NEED_OTHERS = ("swapped ranks", "slow link", "wrong library", "wrong launcher")
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where it runs: a folder, the words of the launcher and of another, and how many ranks."""
+    """The environment: a folder, the words of two launchers, and the number of ranks."""
 
     folder: Path
     mpiexec: Sequence[str]
@@ -93,7 +93,7 @@ class Site:
     ranks: int
 
     def run(self, name: str) -> tuple[int, str, float, float]:
-        """Return status, output, seconds and seconds of processors of a selftest with a defect."""
+        """Return status, output, seconds and CPU seconds of a selftest with a defect."""
         words = [*self.mpiexec, "-n", str(self.ranks)]
         folder, settings = self.folder, ["OMP_NUM_THREADS=1"]
         if name == "slow link":
@@ -119,7 +119,7 @@ class Site:
 
 
 def prepare(name: str, folder: Path, *, remove: bool) -> None:
-    """Make, or remove, what a defect needs of the machine."""
+    """Make, or remove, the resources that a defect needs."""
     full = folder / "full"
     if name == "full disk" and remove:
         subprocess.run(["umount", full], check=True)
@@ -135,7 +135,7 @@ def prepare(name: str, folder: Path, *, remove: bool) -> None:
 
 
 def main() -> None:
-    """Run the command, or a rank of it."""
+    """Run the command, or one rank of it."""
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("folder", type=Path)
     cli.add_argument("names", nargs="*", default=list(FOUND), metavar="NAME")

@@ -24,7 +24,7 @@ COMMAND = find_command("selftest")
 
 @pytest.fixture(autouse=True)
 def quick_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Seconds for the links, which all ranks spend sending.
+    # Seconds for measuring the links, in which all ranks send.
     monkeypatch.setattr("hpcgnn.selftest.command._LINKS_S", 0.1)
 
 
@@ -60,7 +60,7 @@ def test_rank_counts() -> None:
 
 
 class Swapped:
-    """A communicator whose messages of ranks 0 and 1 reach each other's receivers."""
+    """A communicator that swaps the receivers of messages of ranks 0 and 1."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
@@ -99,7 +99,7 @@ def wrong_exchange(patch: pytest.MonkeyPatch) -> None:
         graph = right(*arguments, **options)
         (operator,) = graph.operators.values()
         apply = operator.apply
-        # The first row as if what should have come from elsewhere had not.
+        # The first row, as if the rows of another rank had not arrived.
 
         def wrong(x: np.ndarray, *more: Any) -> np.ndarray:
             return np.vstack([0 * x[:1], apply(x, *more)[1:]])
@@ -143,7 +143,7 @@ def an_epoch_less(name: str, losses: list[float]) -> list[float]:
 
 def broken_clock(patch: pytest.MonkeyPatch) -> None:
     day = time.time
-    # A second of its day passes in a hundredth.
+    # Its clock runs a hundred times too slowly.
     patch.setattr(checks.time, "time", lambda: 100 * day())
 
 

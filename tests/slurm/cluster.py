@@ -1,4 +1,4 @@
-"""Commands to the Slurm that cluster.sh starts."""
+"""Commands for the Slurm that cluster.sh starts."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ unset TMPDIR
 
 
 class Cluster:
-    """Commands to a running Slurm; jobs write their output into `directory`."""
+    """Commands for a running Slurm; jobs write their output into `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -47,12 +47,12 @@ class Cluster:
         return (self.directory / f"job-{job}.out").read_text()
 
     def facts(self, job: str) -> dict[str, str]:
-        """Return what Slurm knows of a job, such as JobState and Restarts."""
+        """Return Slurm's properties of a job, such as JobState and Restarts."""
         words = self.run("scontrol", "--oneliner", "show", "job", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait(self, job: str, *states: str, timeout_s: float = 240) -> None:
-        """Wait until the job is in one of `states`; fail when it ends in another one."""
+        """Wait until the job is in one of `states`; fail if it ends in another one."""
         deadline = time.monotonic() + timeout_s
         while (now := self.facts(job)["JobState"]) not in states:
             assert now not in {"FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}, self.log(job)

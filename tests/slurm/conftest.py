@@ -14,7 +14,7 @@ from tests.slurm.cluster import SCRIPT, Cluster
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     manage(["install"])
-    # Its sockets need a short path, and munge a parent that others cannot write to.
+    # Its sockets need a short path, and munge a parent folder that others cannot write to.
     directory = Path(tempfile.mkdtemp(prefix="hpcgnn-slurm-"))
     directory.chmod(0o755)
     try:

@@ -13,7 +13,7 @@ from tests.test_pages import blocks_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# Each job is waited for: the next line may need what it writes.
+# Each job is waited for, as the next line may need its output.
 WAITING = """set -euo pipefail
 sbatch() {
     command sbatch --wait "$@"
@@ -23,7 +23,7 @@ sbatch() {
 
 @pytest.fixture(scope="module")
 def folder(cluster: Cluster) -> Path:
-    """A folder with what `hpcgnn init --jobs` writes, and the data of the page."""
+    """A folder with the files of `hpcgnn init --jobs`, and the data of the page."""
     path = cluster.directory / "stranger"
     shutil.copytree(ROOT / "jobs", path / "jobs", ignore=shutil.ignore_patterns("site.env"))
     for block in blocks_of("docs/slurm.md"):
@@ -44,7 +44,7 @@ def test_the_page_runs_as_printed(folder: Path) -> None:
 
 
 def test_ranks_start_from_an_archive(cluster: Cluster, folder: Path, tmp_path: Path) -> None:
-    """Its packages are links to ours, but Python starts where the job has unpacked it."""
+    """The packages are links to ours, but Python starts where the job has unpacked it."""
     packed = tmp_path / "packed"
     (packed / "bin").mkdir(parents=True)
     (packed / "bin" / "python").symlink_to(Path(sys.executable).resolve())

@@ -44,7 +44,7 @@ def test_the_job_goes_on_without_it(cluster: Cluster) -> None:
         time.sleep(0.1)
     # The script is on the first host.
     os.kill(int((cluster.directory / "node2.pid").read_text()), signal.SIGKILL)
-    # Slurm waits for the lost node's word long after the script has ended.
+    # Slurm waits for a sign of the lost node long after the script has ended.
     cluster.wait(job, "COMPLETING", "COMPLETED")
     assert cluster.facts(job)["ExitCode"] == "0:0"
     log = cluster.log(job)

@@ -38,7 +38,7 @@ def config(cluster: Cluster) -> Path:
 
 @pytest.fixture(scope="module")
 def store(cluster: Cluster) -> Path:
-    """A partitioned store, made by the template for it."""
+    """A partitioned store, made by its template."""
     rng = np.random.default_rng(20260907)
     source, target = rng.integers(0, NUM_NODES, (2, 6 * NUM_NODES))
     whole, parts = cluster.directory / "whole.h5", cluster.directory / "parts.h5"
@@ -73,7 +73,7 @@ def train(cluster: Cluster, config: Path, store: Path) -> Callable[[Path], str]:
 
 @pytest.fixture(scope="module")
 def reference(cluster: Cluster, train: Callable[[Path], str]) -> list[dict[str, Any]]:
-    """The epochs of a run that nothing interrupted."""
+    """The epochs of an uninterrupted run."""
     run = cluster.directory / "reference"
     job = train(run)
     cluster.wait(job, "COMPLETED")
@@ -109,7 +109,7 @@ def test_signalled_job_requeues_and_finishes_alike(
     run = cluster.directory / "signalled"
     job = train(run)
     wait_for_epochs(run, 5)
-    # What --signal=B:USR1@180 sends 180 s before the time limit.
+    # This is what --signal=B:USR1@180 sends 180 s before the time limit.
     cluster.run("scancel", "--batch", "--signal=USR1", job)
     cluster.wait(job, "PENDING")
     assert len(epochs(run)) < EPOCHS
@@ -142,7 +142,7 @@ def test_job_with_a_stopped_rank_requeues_and_finishes_alike(
     wait_for_epochs(run, 12)
     os.kill(rank_of(run), signal.SIGSTOP)
     cluster.wait(job, "PENDING")
-    # What ranks write passes through srun, which may write it after the job is queued again.
+    # Output of ranks passes through srun, which may write it after the job is queued again.
     wait_for_log(cluster, job, "has made no progress for 20 s: in ")
     wait_for_log(cluster, job, "ended by a fault of a machine: requeueing")
     cluster.wait(job, "COMPLETED")
@@ -158,7 +158,7 @@ def wait_for_log(cluster: Cluster, job: str, text: str) -> None:
 
 
 def rank_of(run: Path) -> int:
-    """Return a process that trains into `run`, of any host: they are all of this machine."""
+    """Return a process that trains into `run`, of any host: all are on this machine."""
     wanted = {b"hpcgnn.train", f"run.dir={run}".encode()}
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

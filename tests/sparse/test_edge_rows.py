@@ -1,4 +1,4 @@
-"""Features of edges become those of a pattern's entries, and further ones may come later."""
+"""Features of edges become those of a pattern's entries; more features may come later."""
 
 from mpi4py import MPI
 
@@ -13,7 +13,7 @@ NUM_NODES, COPIES = 17, (1, 2, 0.5)
 
 
 def edges_of(row_map: RowMap) -> tuple[PatternRows, EdgeRows]:
-    """Return edges of some rows, equal ones and loops among them, and their entries with loops."""
+    """Return edges of some rows, with repeats and loops, and their entries with loops."""
     rng = np.random.default_rng(row_map.start)
     count = 5 * row_map.num_local
     targets = np.sort(rng.integers(0, max(row_map.num_local, 1), count))
@@ -40,7 +40,7 @@ def test_further_features_are_as_if_they_had_been_there(comm: MPI.Intracomm, loo
         np.testing.assert_array_equal(
             found.with_columns(edges.features[:, 1:]).features, right.features
         )
-        # Powers of two, which round nothing.
+        # Powers of two, which are added without rounding.
         later = np.concatenate([factor * edges.features[:, 1:] for factor in COPIES])
         wide = found.copies(len(COPIES)).with_columns(later).features
         for factor, copy in zip(COPIES, np.split(wide, len(COPIES)), strict=True):

@@ -1,4 +1,4 @@
-"""A matrix of several relations multiplies the columns of each relation alone."""
+"""A matrix of several relations multiplies only the columns of each relation."""
 
 from dataclasses import replace
 
@@ -12,12 +12,12 @@ COUNT, WIDTH, NODES = 3, 2, 8
 
 
 def matrices(of: str, form: str) -> tuple[LocalCSR, np.ndarray]:
-    """Return a matrix whose rows or columns are of relations, and the same written out."""
+    """Return a matrix whose rows or columns belong to relations, and its dense form."""
     rng = np.random.default_rng(5)
     shape = (11, NODES) if of == "rows" else (NODES, 11)
     dense = np.where(rng.random(shape) < 0.3, rng.normal(size=shape), 0.0)
     dense[2] = 0
-    # Relations in no order.
+    # Relations in random order.
     kinds = rng.integers(0, COUNT, 11).astype(np.int32)
     told = Kinds(COUNT, kinds, None) if of == "rows" else Kinds(COUNT, None, kinds)
     csr = sp.csr_matrix(dense)

@@ -60,7 +60,7 @@ def test_relations_of_a_node_share_a_row(num_nodes: int, seed: int, restricted: 
     matrix = DistCSR.from_rows(row_map, tall.indptr.astype(np.int64), tall.indices, None, 3)
     everywhere = np.ones(num_nodes, np.bool_)[own]
     if restricted:
-        # As where rows without entries are left out.
+        # As if rows without entries were left out.
         occupied = np.flatnonzero(np.diff(tall.indptr)).astype(np.int32)
         parts = (
             part.select(

@@ -1,4 +1,4 @@
-"""Pieces of long arrays: what is made of them does not depend on their size."""
+"""Pieces of long arrays: results do not depend on their size."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Products of coded columns have the bits of plain ones, in every exchange and schedule."""
+"""Products of coded columns have the bits of plain ones, for every exchange and schedule."""
 
 from mpi4py import MPI
 

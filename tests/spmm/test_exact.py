@@ -1,4 +1,4 @@
-"""Products of integers are equal bits for every exchange, schedule and grid."""
+"""Products of integers have equal bits for every exchange, schedule and grid."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def test_equal_bits_and_serial_product(
 ) -> None:
     matrix = ugly_matrix(NODES, 11, weighted=bool(weighted))
     if weighted == "negative too":
-        # Long rows on every rank, whose sums are small but for numbers with the same signs.
+        # Long rows on every rank, whose sums are small except for numbers of equal signs.
         matrix = matrix.tolil()
         matrix[::9, :] = 99 * SIGNS
         matrix = matrix.tocsr()
@@ -47,7 +47,7 @@ def test_equal_bits_and_serial_product(
     x = (rng.normal(size=(NODES, 7)) * np.exp2(rng.integers(-20, 1, (NODES, 1)))).astype(np.float32)
     x[:, 3], x[:, 4] = 0, 0.9 * SIGNS
     if weighted == "negative too":
-        # Whose integers leave less room in their sums.
+        # These integers leave less room in their sums.
         x, by_column = x.astype(np.float64), np.ones(NODES)
 
     def run(comm: MPI.Intracomm, replication: int, schedule: Schedule) -> list[np.ndarray]:
@@ -79,6 +79,6 @@ def test_equal_bits_and_serial_product(
     dense = by_row[:, None] * values.toarray() * by_column
     for product, each in zip(whole, (dense, dense.T), strict=True):
         scale = np.abs(each) @ np.abs(x) + 1e-300
-        # Rows of 2^-20 of the largest keep 10 bits of 30.
+        # Rows of 2^-20 of the largest keep 10 of 30 bits.
         assert (np.abs(product - each @ x) / scale).max() < 1e-3
         assert np.abs(product - each @ x).max() < 1e-6 * np.abs(each @ x).max()

@@ -1,4 +1,4 @@
-"""Every exchange on every grid equals the serial product, and its adjoint is the transpose."""
+"""Every exchange on every grid equals the serial product, and its adjoint the transposed one."""
 
 import json
 
@@ -118,7 +118,7 @@ def test_rows_of_16_bits_add_up_in_float32(comm: MPI.Intracomm, exchange: str, w
                 assert result.dtype == np.uint16
                 found.append(_wide(result))
                 whole = (x, y)[given]
-                # Products are exact; a partial sum is rounded when it travels, and the result once.
+                # Products are exact; partial sums are rounded for the wire, and the result once.
                 bound = 2.0**-7 * (abs(dense) @ np.abs(whole))[mine] + 1e-5
                 assert (np.abs(found[-1] - (dense @ whole)[mine]) <= bound).all()
             left = grid.layer.allreduce(float(np.vdot(found[0], y[mine])))
@@ -128,7 +128,7 @@ def test_rows_of_16_bits_add_up_in_float32(comm: MPI.Intracomm, exchange: str, w
 
 
 def _rounded(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers that are bfloat16 exactly, and their bits."""
+    """Return numbers that are exact in bfloat16, and their bits."""
     bits = (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return _wide(bits), bits
 
@@ -176,7 +176,7 @@ def test_short_messages_of_both_halves_are_one(
 ) -> None:
     matrix, width, found = ugly_matrix(90, 29), 6, []
     row_bytes = make_wire(wire).row_bytes(np.empty((0, width), np.float32))
-    # No message, some, and all of those that there are in both halves.
+    # None, some, and all of the messages that both halves have.
     for limit in (0, 12 * row_bytes, 1 << 20):
         monkeypatch.setattr("hpcgnn.comm.joined._SHORT_BYTES", limit)
         path = trace_file(tmp_path / str(limit), comm.rank)
@@ -241,7 +241,7 @@ def test_unknown_exchange() -> None:
 
 
 def test_one_block_moves_nothing() -> None:
-    """No pass over rows of other ranks where there are none."""
+    """There is no pass over rows of other ranks if there are none."""
     trace, matrix = TraceRecorder.unattached(), ugly_matrix(60, 5)
     with ProcessGrid(MPI.COMM_SELF) as grid:
         part = block_row(matrix, RowMap(np.array([0, 60]), 0), np.float64)

@@ -13,7 +13,7 @@ NUM_ROWS, WIDTH = 23, 3
 
 
 def masks_of(copies: int, seed: int) -> np.ndarray:
-    """Return shares of which some rows are nobody's and some everybody's."""
+    """Return shares in which some rows belong to no replica and some to all."""
     masks = np.random.default_rng(seed).random((copies, NUM_ROWS)) < 0.4
     masks[:, 0], masks[:, 1] = False, True
     return masks

@@ -1,4 +1,4 @@
-"""Rows in 8, 4 and 2 bits on the wire: which rows are rounded how, at any number of ranks."""
+"""Rows in 8, 4 and 2 bits on the wire: how each row is rounded, for any number of ranks."""
 
 from mpi4py import MPI
 
@@ -48,7 +48,7 @@ def operator(
 
 
 def rounded(x: Array, bits: int, product: int) -> Array:
-    """Return what every reader gets of every row in a product of an epoch."""
+    """Return every row in a product of an epoch, as each reader gets it."""
     packed = np.empty((len(x), quantised_bytes(x.shape[1], bits)), np.uint8)
     key = key_of(SEED, EPOCH, product, 0)
     quantise_rows(x, names(), key, bits, packed)
@@ -97,7 +97,7 @@ def test_products_have_no_bias_and_the_adjoint_none(
             sums[1] += product.apply_transpose(np.ascontiguousarray(y[mine]))
     for total, dense, rows in ((sums[0], matrix, x), (sums[1], matrix.T, y)):
         error = total / draws - (dense @ rows.astype(np.float64))[mine]
-        # Steps of a fifteenth of the span, of rows or of partial sums of at most that many terms.
+        # Steps are a fifteenth of the span, of rows or of partial sums of at most that many terms.
         size = abs(dense) @ np.ptp(rows, axis=1, keepdims=True).astype(np.float64)
         bound = 6 * 0.5 / 15 * 1.1 * size[mine] / np.sqrt(draws)
         assert (np.abs(error) <= bound + 1e-4).all()
@@ -142,7 +142,7 @@ def test_sums_of_integers_arrive_as_they_were(size: int) -> None:
     sent = np.rint(rng.uniform(-top, top, (40, 3)))
     sent[:3] = [[0, -1, 1], [-(2.0**16), 2.0**16 - 1, -7], [top, -top, 5]]
     sizes = np.full(40, size)
-    # Shorter ones beside them.
+    # Shorter ones are beside them.
     sizes[::3], sent[::3] = 4, sent[::3] // 2.0 ** (8 * size - 32)
     messages = Message(2, slice(0, 7)), Message(5, slice(7, 40))
     form = PackedSums.of(messages, sizes)
@@ -159,6 +159,6 @@ def test_sums_take_the_bytes_of_their_terms() -> None:
     assert rows.packed(0).num_units == 4 * 6
     rows.count(np.array([[0.0], [31], [32], [8192]]))
     assert [rows.packed(bits).num_units for bits in (26, 30)] == [4 + 4 + 5 + 6, 4 + 5 + 5 + 6]
-    # Another matrix of the pattern has more in one row, and less in others.
+    # Another matrix with this pattern has more in one row, and less in others.
     rows.count(np.array([[0.0], [40], [1], [1]]))
     assert rows.packed(26).num_units == 4 + 5 + 5 + 6

@@ -1,4 +1,4 @@
-"""Stores to read, and the means to spoil them."""
+"""Stores to read, and functions that damage them."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from hpcgnn.storage.graph import schema
 
 @pytest.fixture
 def plain_store(tmp_path: Path) -> Path:
-    """An untyped graph of 5 nodes, the last one isolated, with all node data."""
+    """An untyped graph of 5 nodes, the last of them isolated, with all node data."""
     path = tmp_path / "plain.h5"
     store_from_arrays(
         path,
@@ -77,7 +77,7 @@ def sign(file: h5py.File) -> None:
 
 @pytest.fixture
 def forge() -> Callable[..., None]:
-    """Return `forge(path, change)`: change an open file by `change(file)`, and sign it."""
+    """Return `forge(path, change)`: modify an open file by `change(file)`, and sign it."""
 
     def change_and_sign(path: Path, change: Callable[[h5py.File], None]) -> None:
         with h5py.File(path, "r+", libver=("v110", "v110")) as file:
@@ -102,13 +102,13 @@ def read_all() -> Callable[[Path], None]:
 
 @pytest.fixture
 def lose_rights(tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Return a function that takes the right to reach anything under `tmp_path` until the end."""
+    """Return a function that removes all access to `tmp_path` until the end."""
     mode, user = tmp_path.stat().st_mode, os.geteuid()
 
     def lose() -> None:
         tmp_path.chmod(0)
         if user == 0:
-            # No mode keeps root out.
+            # File modes do not stop root.
             os.seteuid(65534)
 
     yield lose

@@ -1,4 +1,4 @@
-"""What killed commands leave is removed; what a living one writes is not."""
+"""Files left by killed commands are removed; those of running ones are not."""
 
 import signal
 import subprocess
@@ -54,7 +54,7 @@ def test_the_next_writer_of_the_file_sweeps(tmp_path: Path) -> None:
     assert stopped(WRITE, output, signal.SIGKILL) == -signal.SIGKILL
     (left,) = names(tmp_path)
     assert left.startswith(".out.h5.")
-    # Another output, and a file that only looks alike, are none of its business.
+    # Files of another output, and files with similar names, are left alone.
     check_output(tmp_path / "out.h5.other")
     (tmp_path / ".out.h5.notes.tmp").touch()
     assert left in names(tmp_path)

@@ -1,4 +1,4 @@
-"""Stores that all ranks write: the store that one process writes, or none."""
+"""All ranks write a store: it equals that of one process, or there is none."""
 
 import errno
 import mmap
@@ -37,7 +37,7 @@ ROWS = {"int64": CHUNK // 8, "uint8": CHUNK}
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A graph with all that a store can hold, and which of its rows come when."""
+    """A graph with everything that a store can hold, and the order of writing its rows."""
 
     num_nodes: int
     typed: bool
@@ -109,7 +109,7 @@ class Made:
             types = values["types"][rows]
             writer.append_types(types)
             writer.append_type_features("a", values["features"][rows][types == 0])
-            # Nobody is of the second type, which has columns all the same.
+            # There are no nodes of the second type, which has columns all the same.
             writer.append_type_features("ab", values["features"][:0])
             writer.append_type_features("c/d", values["other"][rows][types == 2])
         else:
@@ -134,7 +134,7 @@ class Made:
         append: "Append | None" = None,
         declare: "Declare | None" = None,
     ) -> None:
-        """Write by ranks the rows of each; `append` and `declare` replace what does that."""
+        """Write each rank's rows; `append` and `declare` replace the functions for that."""
         start, stop = bounds[comm.rank : comm.rank + 2]
         sizes = self.sizes(start, stop)
         declare = declare or (lambda writer: self.append(writer, 0, 0))
@@ -154,7 +154,7 @@ def divided(num_nodes: int, size: int, how: str) -> list[int]:
         return [0] * size + [num_nodes]
     if how == "first":
         return [0] + [num_nodes] * size
-    # Some without rows between others, and some with a few.
+    # Some ranks without rows between others, and some with a few.
     cuts = sorted(min(num_nodes, 3 * (rank // 2)) for rank in range(1, size))
     return [0, *cuts, num_nodes]
 
@@ -210,14 +210,14 @@ def test_store_is_that_of_one_process(
         assert found.fingerprint == expected.fingerprint
         assert found.described() == expected.described()
     assert layout(comm_tmp_path / "together.h5") == layout(comm_tmp_path / "alone.h5")
-    # Byte by byte that of any other number of ranks.
+    # It equals that of any other number of ranks byte by byte.
     whole = (comm_tmp_path / "together.h5").read_bytes()
     assert whole == (comm_tmp_path / "one.h5").read_bytes()
     assert len(list(comm_tmp_path.iterdir())) == 3
 
 
 def layout(path: Path) -> dict[str, object]:
-    """Return what tells how each dataset of a file lies in it, and its attributes."""
+    """Return the layout of each dataset of a file, and its attributes."""
     found: dict[str, object] = {}
 
     def look(name: str, each: h5py.Dataset | h5py.Group) -> None:
@@ -262,12 +262,12 @@ def test_chunks_and_metadata_share_no_page(
         assert not taken & pages
         taken |= pages
     assert written
-    # What is left of those writes are the small datasets and the metadata.
+    # Of those writes, only the small datasets and the metadata remain.
     assert not any(taken & set(pages_of(each)) for each in written)
 
 
 def pages_of(places: range) -> range:
-    """Return the pages in which a range of bytes lies."""
+    """Return the pages that a range of bytes touches."""
     return range(places.start // mmap.PAGESIZE, (places.stop - 1) // mmap.PAGESIZE + 1)
 
 
@@ -278,7 +278,7 @@ def test_zeros_behind_the_end_are_a_hole(tmp_path: Path) -> None:
     file.seek(1 << 19)
     file.write(memoryview(bytes(range(256)) * 32))
     file.seek(1 << 19)
-    # Not behind the end: it replaces what is there.
+    # This is not at the end: it replaces existing bytes.
     file.write(memoryview(bytes(1 << 12)))
     file.publish()
     file.abandon()
@@ -373,7 +373,7 @@ def test_rows_of_relations_may_be_of_other_nodes(comm: MPI.Intracomm, comm_tmp_p
 def test_names_are_in_order_where_ranks_meet(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     made = Made(40, typed=False, names=True)
     texts = made.values["texts"].texts()
-    # The first name of the second half comes too early.
+    # The first name of the second half is out of order.
     texts[20] = texts[19]
     made.values["texts"] = Names.of(texts)
     with pytest.raises(CollectiveInputError, match="name 20 does not come after the one before"):

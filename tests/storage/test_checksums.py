@@ -82,7 +82,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def read_by(path: Path, cuts: list[int]) -> OpenStore:
-    """Read a store as ranks would that own the rows between `cuts`, and compare."""
+    """Read a store like ranks that own the rows between `cuts`, and compare."""
     crcs, rows = [], []
     for low, high in itertools.pairwise(cuts):
         with GraphStore.open(path) as store:

@@ -98,7 +98,7 @@ def test_names_that_are_formulas_are_counted_and_kept(tmp_path: Path) -> None:
         file.append(IDS, VALUES - 1, None)
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as read:
         assert [row[1] for row in csv.reader(read)][1:] == names
-    # A negative number is none, and neither are the values.
+    # A negative number is not a node, and neither are the values.
     assert file.num_formulas == 3
 
 

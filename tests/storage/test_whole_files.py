@@ -1,4 +1,4 @@
-"""Files that are read whole: what is none is one line, and nothing is waited for."""
+"""Files that are read whole: special files give an error of one line, without waiting."""
 
 import os
 from pathlib import Path

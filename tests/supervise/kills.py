@@ -45,7 +45,7 @@ def hosts(*words: object) -> subprocess.CompletedProcess[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a supervised run ended.
+    """The outcome of a supervised run.
 
     `reached` are the epochs that were done when it started again, `noticed_s` the seconds from the
     fault to that start, and `lost_s` those to the end of its first epoch.
@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Fault:
-    """Words that are started at an epoch."""
+    """Starts a command at an epoch."""
 
     words: Sequence[str] = ()
     epoch: int = 0
@@ -123,13 +123,13 @@ def supervised(
 
 
 def epochs(run: Path) -> int:
-    """Return how many epochs a run has written."""
+    """Return the number of epochs that a run has written."""
     file = run / "metrics.jsonl"
     return file.read_text().count("\n") if file.exists() else 0
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait, not for ever."""
+    """Wait, up to a limit."""
     deadline = time.monotonic() + LIMIT_S
     while not holds():
         assert time.monotonic() < deadline
@@ -137,7 +137,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def ways(directory: Path, host: str) -> dict[str, list[str]]:
-    """Return what to start to lose a host: all its processes end, or its link is cut."""
+    """Return the command that loses a host: it kills all its processes, or cuts its link."""
     holder = (directory / f"{host}.pid").read_text().strip()
     return {
         "killed": ["kill", "-KILL", holder],
@@ -146,7 +146,7 @@ def ways(directory: Path, host: str) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Print a line for each fault, and fail at the first run that does not end as it must."""
+    """Print a line for each fault, and fail at the first run with a wrong outcome."""
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("folder", type=Path)
     cli.add_argument("--number", type=int, default=10)

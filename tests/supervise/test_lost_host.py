@@ -1,4 +1,4 @@
-"""A host of four is killed, or cut off, in the midst of a supervised run."""
+"""One of four hosts is killed, or cut off, in the middle of a supervised run."""
 
 import sys
 import tempfile

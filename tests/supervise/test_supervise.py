@@ -1,4 +1,4 @@
-"""A supervisor over a launcher that a test scripts: which starts it makes, and how it ends."""
+"""A supervisor over a launcher that the test scripts: its restarts, and its exit status."""
 
 import re
 import subprocess
@@ -14,8 +14,8 @@ from hpcgnn.supervise import attempt, command
 from hpcgnn.supervise.hosts import count_slots, expand, find_allocation
 from hpcgnn.supervise.template import Template
 
-# A start runs the first line of `plan`; a ping asks for a host that is not in `lost`. Other than
-# `mpiexec` it may be without children.
+# A start takes and runs the first line of `plan`; a ping asks for a host not in `lost`. Unlike
+# `mpiexec`, it may have no children.
 LAUNCHER = """#!/bin/bash
 cd "${BASH_SOURCE[0]%/*}"
 if [[ $* == *" echo hpcgnn-answers" ]]; then
@@ -38,7 +38,7 @@ STAYS = "#!/bin/bash\nuntil [[ -e seen ]]; do sleep 0.01; done & wait; exec 9<>p
 STALL = "echo 'rank 0 of 6 on node1 has made no progress for 8 s: in' >&2"
 ALL, LAST_TWO = ("node1,node2,node3 -n 6", "node2,node3 -n 4")
 CASES: dict[str, tuple[Sequence[str], Sequence[str], int, Sequence[str]]] = {
-    # What each start does, options, the exit status, hosts and ranks of each start.
+    # The action of each start, options, the exit status, hosts and ranks of each start.
     "it ends well": (["finish"], [], 0, [ALL]),
     "a host is lost": (["save 1; lose node1; exit 137", "finish"], [], 0, [ALL, LAST_TWO]),
     "two, one by one": (
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[Sequence[str], Sequence[str], int, Sequence[str]]] = {
         0,
         [ALL, ALL],
     ),
-    # Its launcher ends while the hosts are still asked.
+    # Its launcher ends while hosts are still being asked.
     "a slow host, and a launcher that does not wait": (
         [f"echo node1 >>slow; {STALL}; sleep 0.5; exit 76", "finish"],
         ["--ping=30"],
@@ -119,7 +119,7 @@ CASES: dict[str, tuple[Sequence[str], Sequence[str], int, Sequence[str]]] = {
         143,
         [ALL],
     ),
-    # The rank that was first keeps the run directory for a while.
+    # The previous rank 0 keeps the run directory locked for a while.
     "a late rank": (
         [
             "mkdir run; setsid flock run/.lock bash -c 'touch locked; sleep 0.4' &"
@@ -137,7 +137,7 @@ Supervise = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
-    """Return a function that runs the command over a plan: its status, and each start."""
+    """Return a function that runs the command over a plan, and returns its status and starts."""
     launcher = tmp_path / "launch"
     for file, text in ((launcher, LAUNCHER), (tmp_path / "mpiexec", STAYS)):
         file.write_text(text)
@@ -146,7 +146,7 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
         (tmp_path / name).touch()
     (tmp_path / "hosts").write_text("node1:2\nnode2 slots=2 # a socket\nnode3\nnode3\n")
     monkeypatch.setattr(attempt, "_POLL_S", 0.01)
-    # All that this process has started would end.
+    # This would end everything that this process has started.
     monkeypatch.setattr(command, "adopt_orphans", lambda: None)
     monkeypatch.setattr(command, "end_orphans", lambda: None)
     monkeypatch.setattr(attempt, "_LOOK_S", 0.05)
@@ -161,7 +161,7 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
         hangs = ping[2] in (tmp_path / "hung").read_text().split()
         return answer(ping, limit_s if hangs else 100)
 
-    # A host that answers has time to, however busy this machine is.
+    # A host has time to answer, however busy this machine is.
     monkeypatch.setattr(attempt, "_answer", ask)
     monkeypatch.setattr(attempt, "descendants", see)
 
@@ -269,7 +269,7 @@ def test_all_that_a_process_has_started_ends() -> None:
         family = attempt.descendants(process.pid)
         assert len(family) >= 3
         attempt.end(process)
-        # Whoever holds the other end of the pipe has ended.
+        # The process at the other end of the pipe has ended.
         process.stdout.read()
 
 

@@ -1,4 +1,4 @@
-"""The attention kernels with their operands one by one, as tests vary them."""
+"""Calls of the attention kernels with separate operands, which tests vary."""
 
 from types import ModuleType
 from typing import Any
@@ -27,7 +27,7 @@ def draw_of(dropout: Any, edge_dropout: Any, heads_per_word: int = 0) -> Draw | 
 
 
 class Calls:
-    """The functions of one face: `hpcgnn.kernels` or `hpcgnn.kernels.cuda`."""
+    """The functions of one set of kernels: `hpcgnn.kernels` or `hpcgnn.kernels.cuda`."""
 
     def __init__(self, face: ModuleType) -> None:
         self._face = face
@@ -155,7 +155,7 @@ class Calls:
 
     @staticmethod
     def _edges(indptr, indices, options):
-        """Return a block, a draw, and the options that are left."""
+        """Return a block, a draw, and the remaining options."""
         rest = dict(options)
         block = Block(indptr, indices, rest.pop("rows", None), rest.pop("groups", None))
         names = (rest.pop(name, None) for name in ("dropout", "edge_dropout"))

@@ -31,7 +31,7 @@ class Layer:
 
 
 def make_layer(graph, heads, width, dtype="float64", scale=2.0):
-    """Return operands that are exact in float32, and whose logits are."""
+    """Return operands that are exact in float32, with logits that are exact, too."""
     rng = np.random.default_rng(heads * 1000 + width)
 
     def draw(*shape):
@@ -43,7 +43,7 @@ def make_layer(graph, heads, width, dtype="float64", scale=2.0):
 
 
 def empty_state(layer):
-    """Return a state without edges, whose sums nobody may read."""
+    """Return a state without edges, whose sums must not be read."""
     shape, dtype = layer.target.shape, layer.target.dtype
     out = np.full(layer.grad.shape, np.nan, dtype)
     return np.full(shape, -np.inf, dtype), np.zeros(shape, dtype), out
@@ -59,7 +59,7 @@ def run_forward(layer, **options):
 
 
 def run_backward(layer, lse, out, grads=None, **options):
-    """Return dz, dsource, dtarget, added to `grads` where given."""
+    """Return dz, dsource, dtarget, added to `grads` if given."""
     delta = np.full_like(layer.target, np.nan)
     HOST.attention_delta(layer.grad, out, delta)
     if grads is None:

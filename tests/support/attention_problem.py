@@ -1,4 +1,4 @@
-"""An attention of random values over a pattern, in any memory, against one process."""
+"""An attention with random values over a pattern, in any memory, compared with one process."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 EXCHANGES = tuple(name for name, each in METHODS.items() if Trait.ADDED_PUSHES not in each.needs)
-"""Those that attention can take: it pushes states."""
+"""The exchanges that attention can use: those that push states."""
 NUM_NODES, HEADS, WIDTH = 45, 3, 4
 DRAW = EdgeDraw(11, 0.4, 12, 0.3)
 KINDS: tuple[Kind, ...] = (AdditiveScores, DynamicScores, ProductScores)
@@ -56,7 +56,7 @@ SCHEDULES = (RESIDENT, Schedule(sequential=True), Schedule(sequential=True, pref
 class Problem:
     """Values, targets, weights and a gradient of the result for all nodes.
 
-    With `num_features` every entry of the matrix has so many features.
+    With `num_features`, every entry of the matrix has this number of features.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Problem:
         self.weights = (scale * rng.normal(size=(HEADS, self.width + more))).astype(dtype)
         self.features = rng.normal(size=(matrix.nnz, num_features)).astype(dtype)
         self.gradient = rng.normal(size=(rows, HEADS * WIDTH)).astype(dtype)
-        # Masks belong to original ids, which are in no order.
+        # Masks depend on original ids, which are in random order.
         self.ids = rng.permutation(10 * rows)[:rows].astype(np.int64)
 
     def scores(self, weights: np.ndarray) -> Scores:
@@ -103,7 +103,7 @@ class Problem:
         draw: EdgeDraw | None = None,
         carrier: Callable[[ProcessGrid], Carrier] = Carrier,
     ) -> tuple[slice, list[np.ndarray]]:
-        """Return the local rows, and results and gradients; of the weights summed over blocks."""
+        """Return the local rows, and results and gradients; weights' are summed over blocks."""
         starts = uneven_starts(len(self.values), grid.num_blocks, 3)
         row_map = RowMap(starts, grid.block)
         mine, trace = slice(row_map.start, row_map.stop), TraceRecorder.off()
@@ -146,7 +146,7 @@ class Problem:
 
 
 class RelationProblem(Problem):
-    """The same of two relations, the second of which the last rows of a rank are of.
+    """The same with two relations; the last rows of a rank belong to the second.
 
     They depend on the ranks, and so do the results.
     """

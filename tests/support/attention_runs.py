@@ -41,7 +41,7 @@ def run_forward(device, layer, size=5, **options):
 
 
 def run_backward(device, layer, lse, out, grads, size=5, **options):
-    """Add gradients to `grads`, arrays of the device."""
+    """Add gradients to `grads`, arrays on the device."""
     delta = device.empty(layer.target.shape, lse.dtype)
     DEVICE.attention_delta(device.asarray(layer.grad.astype(lse.dtype)), out, delta)
     indptr, indices = (device.asarray(array) for array in transposed(layer.graph))

@@ -28,15 +28,15 @@ from hpcgnn import spmd
 from hpcgnn.typing import Array
 
 Concerned: TypeAlias = tuple[int, int]
-"""Number of ranks, and replicas of each block row."""
+"""Number of ranks, and number of replicas of each block row."""
 
 Calls: TypeAlias = dict[int, list[str]]
-"""Names in order, by the replicas of the grid that they concern."""
+"""Names in order, by the number of replicas of their grid."""
 
 
 @dataclass
 class Waiting:
-    """A call that is running and says nothing of whom it concerns."""
+    """A running call that does not tell which ranks it concerns."""
 
     name: str
     noted: bool = False
@@ -51,23 +51,23 @@ class CallOrder:
         self._around: list[Waiting] = []
 
     def install(self) -> None:
-        """Replace the mark of collective functions; what was imported before keeps the old one."""
+        """Replace the mark of collective functions; modules imported before keep the old one."""
         spmd.collective = self.noted
 
     def start(self, ranks: int) -> None:
-        """Forget all calls; a test on so many ranks begins."""
+        """Forget all calls, at the start of a test on `ranks` ranks."""
         self.calls.clear()
         self._ranks = ranks
 
     def digests(self, most: int) -> Array:
-        """Return (most + 1,) int64: by replicas, numbers that are equal for equal calls."""
+        """Return (most + 1,) int64 by number of replicas; equal calls have equal numbers."""
         digests = np.zeros(most + 1, np.int64)
         for replicas, names in self.calls.items():
             digests[replicas] = zlib.crc32("\n".join(names).encode())
         return digests
 
     def noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, noting its calls."""
+        """Return `function` wrapped to record its calls."""
         name = f"{function.__module__}.{function.__qualname__}"
         main_thread = threading.main_thread().ident
 
@@ -87,9 +87,9 @@ class CallOrder:
         return call
 
     def _note(self, ranks: int, replicas: int) -> None:
-        """Note the innermost call, and those around it that waited to be told of whom."""
+        """Record the innermost call, and the enclosing ones whose ranks were not known yet."""
         if ranks != self._ranks:
-            # Of other ranks: nothing inside may note it again.
+            # It concerns other ranks: nothing inside may record it again.
             self._around[-1].noted = True
             return
         for each in self._around:
@@ -99,10 +99,10 @@ class CallOrder:
 
 
 def concerned_by(args: tuple[Any, ...], named: dict[str, Any]) -> Concerned | None:
-    """Return whom a call concerns by its arguments, or by what its object holds."""
+    """Return the ranks that a call concerns, from its arguments or the attributes of its object."""
     if not args:
         return first_of(named.values())
-    # The object may be a grid that is being made, which has no communicator yet.
+    # The object may be an unfinished grid, which has no communicator yet.
     concerned = of_value(args[0]) or first_of(args[1:]) or first_of(named.values())
     if concerned is None and hasattr(args[0], "__dict__"):
         concerned = first_of(vars(args[0]).values())
@@ -110,11 +110,11 @@ def concerned_by(args: tuple[Any, ...], named: dict[str, Any]) -> Concerned | No
 
 
 WITHOUT_RANKS: set[type] = set()
-"""Types of values that concern no ranks, which are most and are asked most often."""
+"""Types of values without ranks, which are most and are checked most often."""
 
 
 def first_of(values: Iterable[Any]) -> Concerned | None:
-    """Return whom the first communicator or process grid among `values` concerns."""
+    """Return the ranks of the first communicator or process grid among `values`."""
     for value in values:
         if type(value) in WITHOUT_RANKS:
             continue
@@ -127,7 +127,7 @@ def first_of(values: Iterable[Any]) -> Concerned | None:
 
 
 def of_value(value: object) -> Concerned | None:
-    """Return whom a communicator or a process grid concerns; None where `value` is neither."""
+    """Return the ranks of a communicator or a process grid; None if `value` is neither."""
     if isinstance(value, MPI.Comm):
         return None if value == MPI.COMM_NULL else (value.size, 1)
     world = getattr(value, "world", None)
@@ -135,7 +135,7 @@ def of_value(value: object) -> Concerned | None:
 
 
 def in_one_order(digests: Array) -> bool:
-    """Return whether (ranks, replicas) `digests` say that the ranks of each layer called alike."""
+    """Return whether, by (ranks, replicas) `digests`, the ranks of each layer made equal calls."""
     return all(
         len(np.unique(digests[replica::replicas, replicas])) <= 1
         for replicas in range(1, digests.shape[1])
@@ -144,7 +144,7 @@ def in_one_order(digests: Array) -> bool:
 
 
 def difference(everywhere: Sequence[Calls]) -> str:
-    """Describe the first place where the ranks of a layer differ; one entry of calls a rank."""
+    """Describe the first difference among the ranks of a layer; each rank has an entry of calls."""
     for replicas in sorted({key for calls in everywhere for key in calls}):
         for replica in range(replicas):
             ranks = range(replica, len(everywhere), replicas)

@@ -1,4 +1,4 @@
-"""Run the training command many times in one launch, and tell what each time came of it.
+"""Run the training command many times in one launch, and record the outcome of each run.
 
 `python -m tests.support.command_probe CASES.json RESULTS.json`: cases are lists of arguments;
 results are, for each case, the exit status of every rank and what the ranks wrote to standard
@@ -19,7 +19,7 @@ from hpcgnn.commands.launch import run_mpi_command
 
 
 def probe(arguments: list[str]) -> dict[str, object]:
-    """Return what one case came to; the ranks must all end with an exit status."""
+    """Return the outcome of one case; all ranks must end with an exit status."""
     errors = io.StringIO()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     if arguments[0].startswith("largest_file="):

@@ -1,4 +1,4 @@
-"""Which cases of a test a quick run keeps: each pair of values, or each value, of its axes."""
+"""The cases of a test that a quick run keeps: each pair of values, or each value, of its axes."""
 
 import zlib
 from collections import defaultdict
@@ -8,22 +8,22 @@ from itertools import combinations
 import pytest
 
 Case = Mapping[str, Hashable]
-"""The value of a case on each axis; an axis is a parametrisation, or a fixture's parameters."""
+"""The value of a case on each axis; an axis is a parametrisation or a fixture's parameters."""
 Sizes = Callable[[pytest.Item], Sequence[int]]
-"""The numbers of ranks that the daily run has a test on, none where it has it on one rank only."""
+"""The numbers of ranks on which the daily run has a test; none if it runs on one rank only."""
 RANKS = "comm"
 FEW = 8
-"""Cases on 3 ranks and on 4 of which none is left out where one rank has none of them."""
+"""Cases on 3 and 4 ranks for a test without serial cases: none is left out."""
 
 
 def axes(item: pytest.Item) -> Case:
-    """Return the case that `item` is; values are told apart by their identity."""
+    """Return the case of `item`; values are distinguished by identity."""
     parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     case: dict[str, Hashable] = {}
     for mark in item.iter_markers("parametrize"):
         names = mark.args[0] if mark.args else mark.kwargs["argnames"]
         names = names.split(",") if isinstance(names, str) else names
-        # The values of a row move together: they are one.
+        # The values of one parametrisation change together: they are one.
         case[",".join(names)] = tuple(id(parameters.pop(name.strip(), None)) for name in names)
     return case | {name: id(value) for name, value in parameters.items()}
 
@@ -51,9 +51,9 @@ def covering(
 
 
 def in_turn(function: str, cases: Mapping[str, Case], *, every: int = 1) -> set[str]:
-    """Return one in `every` so many of `cases`, at one number of ranks, which they take in turn.
+    """Return one of `every` cases at one number of ranks; numbers of ranks take turns.
 
-    Which one is first depends on the name of the function.
+    The first one depends on the name of the function.
     """
     sizes: dict[Hashable, list[str]] = defaultdict(list)
     for name, case in cases.items():
@@ -64,7 +64,7 @@ def in_turn(function: str, cases: Mapping[str, Case], *, every: int = 1) -> set[
 
 
 def on_ranks(function: str, cases: Mapping[str, Case], marks: Collection[str] = ()) -> set[str]:
-    """Return which cases of a function with some marks a quick run has on ranks.
+    """Return the cases of a function with some marks that a quick run has on ranks.
 
     A function of several parametrisations keeps each value, or each pair where it is marked
     ``pairs``; the numbers of ranks are an axis as the others are. One of a single parametrisation
@@ -77,7 +77,7 @@ def on_ranks(function: str, cases: Mapping[str, Case], marks: Collection[str] = 
 
 
 def on_one_rank(cases: Mapping[str, Case], elsewhere: Sequence[Case]) -> set[str]:
-    """Return which cases of a function a quick run has on one rank, of some that it has on ranks.
+    """Return the cases that a quick run has on one rank, given those that it has on ranks.
 
     Several parametrisations: each value, and each pair that the ranks lack. A single one: what the
     ranks lack, or every second case where they lack none.
@@ -89,9 +89,9 @@ def on_one_rank(cases: Mapping[str, Case], elsewhere: Sequence[Case]) -> set[str
 
 
 def left_out(items: Iterable[pytest.Item], sizes: Sizes | None) -> list[pytest.Item]:
-    """Return what a quick run leaves out; ``tests/run.sh --all`` leaves nothing out.
+    """Return the items that a quick run leaves out; ``tests/run.sh --all`` leaves nothing out.
 
-    On one rank `sizes` tells on how many ranks the daily run has a test; on ranks it is None.
+    On one rank, `sizes` gives the numbers of ranks on which the daily run has a test; else None.
     """
     functions: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:

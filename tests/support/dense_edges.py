@@ -1,4 +1,4 @@
-"""Models whose messages are computed of edges, in float64 by sums over lists of edges."""
+"""Models with messages of edges, in float64 by sums over lists of edges."""
 
 from functools import partial
 from typing import Any
@@ -52,7 +52,7 @@ def pna_layer(layer: Any, graph: Dense, x: Tensor) -> Tensor:
     found = torch.cat([mean, *ends, deviation], dim=1)
     degrees = torch.bincount(edges.targets, minlength=len(x))[:, None].to(x.dtype)
     average = torch.log1p(degrees[rows]).mean()
-    # Where none of the rows that count has an edge, other rows have no scale either.
+    # If no counted row has an edge, other rows have no scale either.
     scale = torch.log1p(degrees) / average if average > 0 else torch.zeros_like(x[:, :1])
     inverse = average / torch.log1p(degrees.clamp(min=1))
     return mapped(layer.out, torch.cat([x, found, scale * found, inverse * found], dim=1))
@@ -63,7 +63,7 @@ def mapped(linear: Any, rows: Tensor) -> Tensor:
 
 
 def perceptron(module: Any, rows: Tensor, activation: str, first: Any = None) -> Tensor:
-    """Return what a perceptron gives, behind a linear map `first` if there is one."""
+    """Return the result of a perceptron, after a linear map `first` if there is one."""
     for number, linear in enumerate([*([] if first is None else [first]), *module.maps]):
         rows = mapped(linear, ACTIVATIONS[activation](rows) if number else rows)
     return rows if module.norm is None else layer_norm(module.norm, rows)
@@ -99,9 +99,9 @@ def gated(
 def edge_state_outputs(
     name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None
 ) -> tuple[Tensor, Tensor]:
-    """Return logits of a model whose edges have states, between maps of all features.
+    """Return the logits of a model with edge states, between maps of all features.
 
-    Those of edges are behind those of nodes.
+    Those of nodes come first, then those of edges.
     """
     body: Any = model
     activation, ids = model.shape.activation, graph.node_ids
@@ -127,7 +127,7 @@ def edge_state_outputs(
 def edge_state_logits(
     name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None
 ) -> Tensor:
-    """Return those of nodes."""
+    """Return the logits of nodes."""
     return edge_state_outputs(name, model, graph, x, key)[0]
 
 

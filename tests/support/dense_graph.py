@@ -1,4 +1,4 @@
-"""A graph in dense float64, as the references of models read it."""
+"""A graph in dense float64, as read by the references of models."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ from hpcgnn.nn import Model
 
 @dataclass(frozen=True)
 class DenseEdges:
-    """Edges one by one, two of which may have the same ends: (E,) nodes, and features (E, F)."""
+    """Edges one by one, of which two may have the same ends: (E,) nodes, and features (E, F)."""
 
     sources: Tensor
     targets: Tensor
@@ -22,7 +22,7 @@ class DenseEdges:
         return rows.new_zeros(num_nodes, rows.shape[1]).index_add(0, self.targets, rows)
 
     def means(self, rows: Tensor, num_nodes: int) -> Tensor:
-        """Return their means, zeros without any."""
+        """Return the means of the same rows, zeros for targets without edges."""
         counts = torch.bincount(self.targets, minlength=num_nodes)[:, None]
         return self.added(rows, num_nodes) / counts.clamp(min=1)
 
@@ -92,7 +92,7 @@ class Dense:
         """Return the graph as `model` sees it from the outputs `targets`."""
         sets, edges = [targets], self.a != 0
         if any(kind.by_relation for kind in model.aggregations):
-            # Reverses are relations too.
+            # Reverses are relations, too.
             edges = torch.stack([each != 0 for each in self.relations]).any(0)
         both = self.directed and any(kind.is_reversed for kind in model.aggregations)
         depth = type(model).num_aggregations(model.shape)
@@ -104,7 +104,7 @@ class Dense:
         return replace(self, sets=tuple(sets))
 
     def rows_after(self, steps: int) -> Tensor:
-        """Return the rows that are there, and count in statistics, after so many aggregations."""
+        """Return the existing rows, and those of statistics, after a number of aggregations."""
         if self.sets is not None:
             return self.sets[steps]
         every = torch.ones(len(self.a), dtype=torch.bool)
@@ -116,7 +116,7 @@ class Dense:
         return a / (a.sum(1)[:, None] * a.sum(0)[None, :]).sqrt()
 
     def edge_features(self, *, mean_loops: bool) -> Tensor:
-        """Return (n, n, F) mean features between two nodes; of loops those of other in-edges."""
+        """Return (n, n, F) mean features between two nodes; for loops, those of other in-edges."""
         assert self.edges is not None
         count, edges = len(self.a), self.edges
         pairs = edges.targets * count + edges.sources
@@ -130,7 +130,7 @@ class Dense:
         return found
 
     def directions(self) -> list[Tensor]:
-        """Return A, and its transpose where that differs."""
+        """Return A, and its transpose if that differs."""
         return [self.a, self.a.T] if self.directed else [self.a]
 
 

@@ -19,7 +19,7 @@ from tests.support.dense_graph import Dense, DenseEdges, mean_of
 __all__ = ["Dense", "DenseEdges", "logits", "mean_of"]
 
 AMPLIFIED = Counter[nn.Module]()
-"""Of norms over nodes: sums over rows of the magnitudes that gradients before them are made of.
+"""For norms over nodes: sums over rows of the magnitudes in the gradients before them.
 
 They cancel: the gradient of a shift before such a norm is 0 in theory, but for their rounding.
 Where rows hardly differ they are up to 1 / sqrt(EPSILON) of the gradients behind the norm.
@@ -40,7 +40,7 @@ def sage_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
 
 
 def by_head(layer: nn.Module, graph: Dense, *, mean_loops: bool) -> Tensor | float:
-    """Return (n, n, H, D) the mapped features of edges; 0 for a layer that reads none."""
+    """Return (n, n, H, D) the mapped features of edges; 0 for a layer that does not read them."""
     if layer.edges is None:
         return 0.0
     mapped = graph.edge_features(mean_loops=mean_loops) @ layer.edges.weight.T
@@ -127,7 +127,7 @@ def transformer_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, edges: Tensor) -> Tensor:
-    """Return the softmax over the second axis where edges are, zeros in rows without any."""
+    """Return the softmax over the second axis where edges are; zeros in rows without edges."""
     some = edges.any(1)[:, None, None]
     weights = scores.masked_fill(~edges[:, :, None] & some, -torch.inf).softmax(dim=1)
     return torch.where(some, weights, 0.0)
@@ -155,7 +155,7 @@ def norm_rows(
     *,
     training: bool = True,
 ) -> Tensor:
-    """Return normalised rows with the statistics of some; graph norm's by the `graphs` (n,).
+    """Return rows normalised with the statistics of some; graph norm uses the `graphs` (n,).
 
     A backward pass adds to `AMPLIFIED` what the gradient is multiplied to, by magnitude.
     """
@@ -202,7 +202,7 @@ def layered_logits(
         draw = None if key is None else key.at(place)
         x = dropout(x, ids, draw, shape.dropout_before(place))
         rows = graph.rows_after((place + 1) * steps)
-        # What a layer is told of sets are the rows that it gives.
+        # Sets give a layer the rows of its result.
         out = LAYERS[name](layer, replace(graph, sets=(rows,)), x)
         if shape.residual and x.shape[1] == out.shape[1]:
             out = out + x
@@ -318,7 +318,7 @@ BODIES = {
 
 
 def logits(name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
-    """Return the logits of all rows in training; only those of the outputs mean anything."""
+    """Return the logits of all rows in training; only those of the outputs have a meaning."""
     if name in BODIES:
         return BODIES[name](model, graph, x, key)
     return layered_logits(name, model, graph, x, key)

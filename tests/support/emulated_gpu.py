@@ -1,4 +1,4 @@
-"""A GPU for whole programs: the stand-in for CuPy, whose memory torch's CPU tensors share."""
+"""A GPU for whole programs: the stand-in for CuPy, sharing its memory with torch's CPU tensors."""
 
 import contextlib
 import sys
@@ -18,7 +18,7 @@ __all__ = ["emulated_gpu", "some_gpu"]
 
 @contextlib.contextmanager
 def some_gpu() -> Iterator[StandIn | Card]:
-    """Let ``cuda`` be a card where there is one, else the emulator, while the block runs."""
+    """Let ``cuda`` be a GPU if there is one, else the emulator, during the block."""
     try:
         require_gpu()
     except GpuUnavailableError:
@@ -30,7 +30,7 @@ def some_gpu() -> Iterator[StandIn | Card]:
 
 @contextlib.contextmanager
 def emulated_gpu() -> Iterator[StandIn]:
-    """Let ``cuda`` be the emulator, and torch's CPU tensors be on it, while the block runs."""
+    """Let ``cuda`` be the emulator, with torch's CPU tensors on it, during the block."""
     if compiler() is None:
         pytest.skip("no C++ compiler: the kernels cannot be emulated")
     made = StandIn()

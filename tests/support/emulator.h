@@ -1,9 +1,9 @@
-/// Runs CUDA kernels on the host, for the tests: what NVRTC offers, on cooperating fibers.
+/// Runs CUDA kernels on the host for tests: the features of NVRTC, on cooperating fibers.
 ///
 /// The threads of a block are fibers of one host thread. A fiber runs until it meets others of its
-/// warp in a shuffle, so that lanes that never come, masks that differ and lanes that are read but
-/// not named show up as errors. Blocks run one after the other, and their fibers in either order: a
-/// kernel that relies on an order without saying so gives different results.
+/// warp in a shuffle, so that missing lanes, different masks, and reads of lanes outside the mask
+/// are errors. Blocks run one after the other, and their fibers in either order, so that a kernel
+/// which depends on an order without synchronisation gives different results.
 #pragma once
 
 #include <setjmp.h>
@@ -43,12 +43,12 @@ struct Warp {
   Gate gates[kWarp];
 };
 
-/// The fibers of one block. They are left by longjmp, which keeps no signal mask and is quick.
+/// The fibers of one block. They switch by longjmp, which is fast as it saves no signal mask.
 class Block {
  public:
   Block(unsigned threads, std::function<void()> body)
       : body_(std::move(body)), warps_((threads + kWarp - 1) / kWarp), fibers_(threads) {
-    // Kept between launches and never cleared: most fibers touch one page of theirs.
+    // Kept between launches and never cleared: most fibers touch one page of their stack.
     static std::vector<std::unique_ptr<char[]>> stacks;
     while (stacks.size() < fibers_.size())
       stacks.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
@@ -137,7 +137,7 @@ class Block {
     if (_setjmp(fibers_[current_].at) == 0) _longjmp(scheduler_, 1);
   }
 
-  /// The launch ends with this message; the fiber never runs on.
+  /// The launch ends with this message; the fiber does not continue.
   void fail(const char* message) {
     error = message;
     leave();
@@ -153,7 +153,7 @@ class Block {
 
 inline Block* block = nullptr;
 
-/// Returns null, or what went wrong.
+/// Returns null, or an error message.
 inline const char* launch(unsigned blocks, unsigned threads, bool reversed,
                           const std::function<void()>& body) {
   error.clear();

@@ -1,4 +1,4 @@
-"""Reproducible runs of every model, mode and objective: stores, settings, and what bits differ."""
+"""Reproducible runs of every model, mode and objective: stores, settings, differences of bits."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -186,7 +186,7 @@ def _of_task(comm: MPI.Intracomm, folder: Path, objective: str) -> tuple[Path, l
 
 
 def differences(run: Run, other: Run) -> list[str]:
-    """Return what differs between two runs, in a few words; none where all bits are equal."""
+    """Return the differences between two runs, in a few words; none if all bits are equal."""
     found, kinds = [], ("tensors", "predictions")
     pairs = [(run.tensors(), other.tensors()), (_predictions(run), _predictions(other))]
     for kind, (mine, theirs) in zip(kinds, pairs, strict=True):
@@ -201,7 +201,7 @@ def differences(run: Run, other: Run) -> list[str]:
 
 
 def _predictions(run: Run) -> dict[str, np.ndarray]:
-    """Return the numbers of all files of predictions: one for each task, none of fields."""
+    """Return the numbers in all prediction files: one for each task, none for fields."""
     found = {}
     for path in run.path.glob("predictions*.h5"):
         with h5py.File(path) as file:
@@ -210,7 +210,7 @@ def _predictions(run: Run) -> dict[str, np.ndarray]:
 
 
 def _equal(one: np.ndarray | None, other: np.ndarray | None) -> bool:
-    """Tell whether two arrays hold the same bytes, signs of zeros and kinds of NaN among them."""
+    """Tell whether two arrays have the same bytes, including signs of zeros and kinds of NaN."""
     if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     return (
@@ -219,5 +219,5 @@ def _equal(one: np.ndarray | None, other: np.ndarray | None) -> bool:
 
 
 def _told(row: dict[str, object]) -> str:
-    """Return a line of metrics without what ranks and exchanges decide: times and traffic."""
+    """Return a line of metrics without values that depend on ranks: times and traffic."""
     return str({key: value for key, value in lasting(row).items() if key not in MOVED})

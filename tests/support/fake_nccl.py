@@ -1,4 +1,4 @@
-"""NCCL's messages by MPI: no tags, so that only their order tells what belongs together."""
+"""NCCL's messages by MPI: without tags, so that only their order matches them."""
 
 import ctypes
 from types import SimpleNamespace

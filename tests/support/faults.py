@@ -1,4 +1,4 @@
-"""Training commands with a fault put into one rank, and what came of them."""
+"""Training commands with a fault in one rank, and their outcomes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from hpcgnn.errors import EXIT_REQUEUE, EXIT_TERMINATED, MACHINE_FAULT
 ROOT = Path(__file__).resolve().parents[2]
 INJECTED = ROOT / "tests" / "faults" / "injected"
 PHASES = {
-    # The others wait for it in the start of MPI.
+    # The other ranks wait for it in the start of MPI.
     "start": "import:mpi4py.MPI",
     "import": "import:safetensors",
     "reading": "read.nodes",
@@ -25,12 +25,12 @@ PHASES = {
     "epoch": "exchange.forward 3",
     "checkpoint": "checkpoint",
 }
-"""Phases of a run, and where `sitecustomize` puts a fault for each."""
+"""Phases of a run, and the place of `sitecustomize`'s fault for each."""
 
 STATUS: dict[str, Callable[[int, str], bool]] = {
     "kill": lambda status, _: status == 128 + signal.SIGKILL,
     "segv": lambda status, _: status == 128 + signal.SIGSEGV,
-    # Between the first line of a run and its last a rank is asked to stop, not ended.
+    # Between a run's first and last line, a rank is asked to stop, not terminated.
     "term": lambda status, phase: (
         status == (EXIT_TERMINATED if phase in ("start", "import") else EXIT_REQUEUE)
     ),
@@ -44,14 +44,14 @@ STATUS: dict[str, Callable[[int, str], bool]] = {
     "leave": lambda status, _: status not in (0, EXIT_REQUEUE),
     "interrupt": lambda status, _: status not in (0, EXIT_REQUEUE),
 }
-"""Faults of `sitecustomize`, and which exit statuses of the launcher each may lead to."""
+"""Faults of `sitecustomize`, and the possible exit statuses of the launcher for each."""
 
 STALLS = ("stop", "sleep", "hang")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a fault led to: seconds count from the fault to the end of the last process."""
+    """The outcome of a fault; seconds count from the fault to the end of the last process."""
 
     status: int
     seconds: float
@@ -84,9 +84,9 @@ def run_with_fault(
     timeout: float = 240,
     then: Callable[[int], None] | None = None,
 ) -> Outcome:
-    """Train, with a fault or without, and wait until no process of the run is left.
+    """Train, with or without a fault, and wait until no process of the run is left.
 
-    `then` is called with the number of the launcher's process when the fault is there.
+    `then` is called with the launcher's process id when the fault has happened.
     """
     words, environment = command(ranks, store, run, settings, fault)
     began, fired = time.time(), Path(f"{run}.fault")
@@ -119,7 +119,7 @@ def run_with_fault(
 
 
 def end_those_of(run: Path) -> int:
-    """Wait a little for processes that name the run directory; kill and count those that stay."""
+    """Wait briefly for processes that name the run directory; kill and count the remaining ones."""
     deadline = time.monotonic() + 30
     while found := processes_of(run):
         if time.monotonic() > deadline:
@@ -152,14 +152,14 @@ def ranks_of(run: Path) -> list[int]:
     """Return the processes that train into `run`, without those that started them."""
     programs = {each: Path(f"/proc/{each}/cmdline") for each in processes_of(run)}
     found = [each for each, file in programs.items() if is_rank(file)]
-    # What a rank starts, such as git, has the rank's command line for a moment.
+    # A child of a rank, such as git, has the rank's command line for a moment.
     return [each for each in found if parent_of(each) not in found]
 
 
 def parent_of(process: int) -> int | None:
-    """Return who started a process, None where it is gone."""
+    """Return the parent of a process, None if the process is gone."""
     try:
-        # The name, which may hold anything, stands in brackets before.
+        # The name, which may contain anything, is in brackets before.
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return None
@@ -180,7 +180,7 @@ def describe_processes(run: Path) -> str:
 
 
 def losses(run: Path) -> list[float]:
-    """Return the losses of a run, which are equal bits after any interruption."""
+    """Return the losses of a run, whose bits are the same after any interruption."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     assert [row["epoch"] for row in rows] == list(range(len(rows)))

@@ -1,4 +1,4 @@
-"""Flip bytes of a store, one at a time, and tell what its reader makes of each.
+"""Flip bytes of a store, one at a time, and record how its reader reacts.
 
 Run as a process of its own, so that a crash or an endless loop inside HDF5 does not end the suite:
 `python -m tests.support.flip_probe STORE SCRATCH FIRST STRIDE MASK` prints a JSON object of counts
@@ -15,7 +15,7 @@ from hpcgnn.storage import GraphStore
 
 
 def contents(path: Path) -> list[Any]:
-    """Return all that a store says, in comparable form."""
+    """Return all contents of a store, in comparable form."""
     with GraphStore.open(path) as store:
         store.verify()
         n = store.num_nodes

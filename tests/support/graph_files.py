@@ -1,4 +1,4 @@
-"""A little graph, written in every format, and what a store holds, read back in one piece."""
+"""A small graph, written in every format, and the contents of a store, read as a whole."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ __all__ = ["Contents", "Little", "contents", "convert_to", "python2_pickle", "wr
 
 @dataclass
 class Contents:
-    """All of a store: adjacency [dst, src] dense by relation, node arrays or None."""
+    """The contents of a store: adjacency [dst, src] dense by relation, node arrays or None."""
 
     store: GraphStore
     adjacency: dict[str, Any]
@@ -101,7 +101,7 @@ class Little:
         test = np.array([10, 8, 11, 9])
         x, one_hot = scipy.sparse.csr_matrix(self.features), np.eye(3, dtype=np.int32)[self.labels]
         neighbours = {i: self.matrix[[i]].indices.tolist() for i in range(12)}
-        # Real files name neighbours twice, and some edges at one end only.
+        # Real files list neighbours twice, and some edges at one end only.
         neighbours[0] = [*neighbours[0], 1, 1]
         neighbours[5].remove(0)
         files = {"x": x[:3], "y": one_hot[:3], "allx": x[:8], "ally": one_hot[:8]}
@@ -172,7 +172,7 @@ class Little:
 
 
 class _Python2Pickler(pickle._Pickler):
-    """Write bytes and text as Python 2 wrote its one kind of string."""
+    """Write bytes and text as Python 2 wrote its single string type."""
 
     dispatch: ClassVar[dict[type, Any]] = dict(pickle._Pickler.dispatch)
 

@@ -1,4 +1,4 @@
-"""Graphs whose edges have labels, in parts, and what a plain model says of their edges."""
+"""Graphs whose edges have labels, in parts, and the predictions of a plain model for the edges."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ class EdgeGraph:
         return len(self.features)
 
     def write(self, comm: MPI.Intracomm, directory: Path, parts: int = 4, seed: int = 0) -> Path:
-        """Write it with nodes dealt out at random; every rank gets the path."""
+        """Write it with nodes assigned at random; every rank gets the path."""
         path = directory / f"edges{parts}.{seed}.h5"
         if comm.rank == 0:
             plain = directory / f"plain{parts}.{seed}.h5"
@@ -51,7 +51,7 @@ class EdgeGraph:
         return path
 
     def arrays(self) -> GraphArrays:
-        """Return it as a store is made of."""
+        """Return it in the form that makes a store."""
         data = EdgeData(self.edge_features, self.split, labels=self.labels)
         edges = {"": (self.src, self.dst)}
         of_edges = {"": data}
@@ -73,7 +73,7 @@ class EdgeGraph:
 
 
 def ugly_edges(kind: str, *, undirected: bool = False, relations: bool = False) -> EdgeGraph:
-    """Return a graph with a hub, isolated nodes, loops, and edges without a label."""
+    """Return a graph with a hub, isolated nodes, loops, and edges without labels."""
     rng = np.random.default_rng(3)
     matrix = ugly_matrix(61, 3, weighted=False, symmetric=False)
     dst, src = matrix.nonzero()

@@ -29,7 +29,7 @@ def write_graphs(
     parts: int = 4,
     edge_features: bool = False,
 ) -> Path:
-    """Write the graphs in so many parts at least, and ``targets.npy`` beside the store."""
+    """Write the graphs in at least `parts` parts, and ``targets.npy`` beside the store."""
     path = directory / f"graphs-{method}.h5"
     if comm.rank == 0:
         plain = directory / "plain.h5"

@@ -1,4 +1,4 @@
-"""Graphs and row maps that real users bring: hubs, isolated nodes, empty ranks, odd sizes."""
+"""Graphs and row maps like those of real users: hubs, isolated nodes, empty ranks, odd sizes."""
 
 from mpi4py import MPI
 
@@ -33,7 +33,7 @@ def ugly_matrix(
 
 
 def uneven_starts(num_nodes: int, num_blocks: int, seed: int) -> np.ndarray:
-    """Return row starts with blocks of very different sizes; some are empty when there are four."""
+    """Return row starts with blocks of very different sizes; with four, some are empty."""
     rng = np.random.default_rng(seed)
     cuts = np.sort(rng.integers(0, num_nodes + 1, num_blocks - 1))
     if num_blocks > 3:
@@ -42,7 +42,7 @@ def uneven_starts(num_nodes: int, num_blocks: int, seed: int) -> np.ndarray:
 
 
 def block_row(matrix: sp.csr_matrix, row_map: RowMap, dtype: type = np.float64) -> DistCSR:
-    """Return this rank's rows of a matrix that every rank holds."""
+    """Return this rank's rows of a matrix that every rank has."""
     rows = sp.csr_matrix(matrix[row_map.start : row_map.stop])
     return DistCSR.from_rows(
         row_map,

@@ -1,4 +1,4 @@
-"""A small graph of edges for messages: a hub, double edges, nodes and ranks without any."""
+"""A small graph for messages of edges: a hub, double edges, nodes and ranks without edges."""
 
 import numpy as np
 
@@ -47,14 +47,14 @@ def local_inputs(
     wire: str = "native",
     schedule: Schedule = RESIDENT,
 ) -> tuple[EdgeInputs, slice, np.ndarray]:
-    """Return the edges of this rank, its rows, and which edges they are; the last has none.
+    """Return the edges of this rank, its rows, and the numbers of its edges; the last has none.
 
     `features` are (E, F), of all edges in any order.
     """
     grid, trace = grid.unreplicated(), TraceRecorder.off()
     row_map = block_rows(grid, num_nodes)
     rows = slice(row_map.start, row_map.stop)
-    # Behind the features stands which edge it is.
+    # The number of the edge follows the features.
     number = np.arange(ends.shape[1])[:, None]
     table = number if features is None else np.concatenate([features, number], axis=1)
     chosen = (ends[1] >= rows.start) & (ends[1] < rows.stop)

@@ -134,7 +134,7 @@ int CALL(Ineighbor_alltoallv)(const void* data, const COUNT counts[], const PLAC
                                       into_type, comm, request);
 }
 
-/* What no training step calls. */
+/* Calls that no training step makes. */
 #undef DATA
 #undef INTO
 #undef GIVEN

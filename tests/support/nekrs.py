@@ -7,18 +7,18 @@ import numpy as np
 
 ELEMENTS, TIMES = 6, [0.0, 0.25]
 LENGTH = 3.0
-"""Each element has three points in a row; its ends are shared, and the last is the first again."""
+"""Each element has three points in a row; its ends are shared, and the last is again the first."""
 
 
 def write(folder: Path, size: int, *, steps: bool = False, dtype: Any = np.float64) -> Path:
-    """Write points of elements 0, 1, ...: middle points have the id 0, ends a positive one."""
+    """Write points of elements 0, 1, ...: middle points have the id 0, ends positive ones."""
     folder.mkdir()
     for rank in range(size):
         elements = range(ELEMENTS * rank // size, ELEMENTS * (rank + 1) // size)
         ids = [[each + 1, 0, (each + 1) % ELEMENTS + 1] for each in elements]
         x = [[each, each + 0.5, each + 1] for each in elements]
         edges = [[3 * n + a, 3 * n + b] for n in range(len(elements)) for a, b in ((0, 1), (1, 2))]
-        # Copies on the rank are joined, too.
+        # Copies on the same rank are joined, too.
         edges += [[3 * n + 2, 3 * n + 3] for n in range(len(elements) - 1)]
         end = f"rank_{rank}_size_{size}.bin"
         positions = np.zeros((3 * len(elements), 3), dtype)

@@ -1,4 +1,4 @@
-"""Nodes of ugly types, and a dense reference of their input layers."""
+"""Nodes of unusual types, and a dense reference of their input layers."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ WIDTHS = (5, 0, 3, 2)
 
 
 def type_numbers(num_nodes: int, seed: int) -> np.ndarray:
-    """Return the type of each node; the third type is rare and stands at the end."""
+    """Return the type of each node; the third type is rare and comes last."""
     types = np.random.default_rng(seed).choice([0, 1], num_nodes, p=[0.7, 0.3]).astype(np.uint8)
     types[-3:] = 2
     return types
@@ -41,7 +41,7 @@ def block_of(types: np.ndarray, parts: Sequence[np.ndarray], mine: slice) -> Typ
 
 
 def dense_inputs(layers: InputLayers, types: np.ndarray, parts: Sequence[np.ndarray]) -> Tensor:
-    """Return what the input layers give, node by node."""
+    """Return the results of the input layers, node by node."""
     taken = [0] * len(parts)
     rows = []
     for number in types.tolist():

@@ -36,14 +36,14 @@ FIXED = (
     "trace.enabled=false",
 )
 TASKS = {"full": 0.4, "edges": 0.22, "links": 0.2, "graphs": 0.18}
-"""What is learned, and in which share of the cases; labels of nodes from samples too."""
+"""The task, and its share of the cases; also labels of nodes from samples."""
 FIELDS = 0.12
-"""The share of fields, before these."""
+"""The share of fields, chosen before these."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What is run: `words` are settings, in which ``TARGETS`` stands for the file of numbers."""
+    """A run: `words` are settings, in which ``TARGETS`` stands for the file of numbers."""
 
     ranks: int
     parts: int
@@ -57,27 +57,27 @@ class Case:
         return self.words[0].partition("=")[2]
 
     def reproducible(self, *, on: bool) -> "Case":
-        """Return it with equal bits, and without what these refuse; or without equal bits."""
+        """Return it with equal bits, without settings that refuse these; or without equal bits."""
         gone = ("train.reproducible", *(("exchange.wire", "train.precision") if on else ()))
         words = [word for word in self.words if not word.startswith(gone)]
         return replace(self, words=(*words, *(["train.reproducible=true"] if on else [])))
 
     def settings(self, folder: Path) -> list[str]:
-        """Return the settings for a graph that is written in a folder."""
+        """Return the settings for a graph that is written to a folder."""
         targets = str(folder / "targets.npy")
         return [*FIXED, *(word.replace("TARGETS", targets) for word in self.words)]
 
     def command(self) -> str:
-        """Return the case as a user types it."""
+        """Return the case as a command line."""
         words = shlex.join([*FIXED, *self.words])
         kind = f"{self.graph.num_nodes} nodes in {self.parts} parts ({self.partition})"
         return f"mpi_run {self.ranks} hpcgnn train graph.store=graph.h5 {words}  # {kind}"
 
 
 def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Case:
-    """Return the case of a seed and an index: the same in every process.
+    """Return the case of a seed and an index, the same in every process.
 
-    `task` is "", or fields, where all cases are of fields.
+    `task` is "", or fields, to make all cases of fields.
     """
     rng = np.random.default_rng([seed, index])
     name = str(rng.choice(list(MODELS)))
@@ -86,7 +86,7 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
     attends = any(each.attends for each in kind.aggregations)
     weighs = rng.random() < (0.05 if reads else 0.4)
     drawn = str(rng.choice(list(TASKS), p=list(TASKS.values())))
-    # What came later draws of its own, so that other cases stay what they were.
+    # Later additions have their own draws, so that other cases stay the same.
     later, of_fields = (np.random.default_rng([seed, index, number]) for number in (1, 2))
     task = "fields" if task or of_fields.random() < FIELDS else drawn
     joined = _joined(later, task)
@@ -105,9 +105,9 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
     ]
     words += _training(rng, task, words)
     if task == "fields":
-        # Others read no labels, have no parts of nodes and all rows have losses.
+        # Other sources read no labels, have no parts of nodes, and all their rows have losses.
         words = [word for word in words if _goes_with_fields(of_fields, word)]
-        # Groups of ranks have no copies.
+        # Groups of ranks have no replicas.
         has_copies = "exchange.replication=2" in words
         words += field_words(of_fields, graph, 1 if has_copies else size)
         words += edge_words(np.random.default_rng([seed, index, 3]), graph, kind, words)
@@ -126,7 +126,7 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
     )
     parts = size + int(rng.integers(0, 3))
     method = str(rng.choice(list(PARTITIONERS)))
-    # A part needs a node for METIS.
+    # METIS needs a node for each part.
     method = "random" if method == "metis" and graph.num_nodes < 2 * parts else method
     return Case(size, parts, method, tuple(words), graph)
 
@@ -142,7 +142,7 @@ _NOT_WITH_FIELDS = (
 
 
 def _goes_with_fields(rng: np.random.Generator, word: str) -> bool:
-    """Tell whether a setting goes with fields; few that do not stay."""
+    """Tell whether a setting works with fields; a few that do not are kept."""
     return not word.startswith(_NOT_WITH_FIELDS) or rng.random() < 0.03
 
 
@@ -181,7 +181,7 @@ def _model(rng: np.random.Generator, name: str, graph: OracleGraph) -> Iterator[
 
 
 def _training(rng: np.random.Generator, task: str, words: Sequence[str]) -> Iterator[str]:
-    # Few options go with all tasks.
+    # Few options work with all tasks.
     yield f"model.dropout={rng.choice([0, 0, 0.3])}"
     chance = rng.random()
     if chance < 0.75:
@@ -206,7 +206,7 @@ def _training(rng: np.random.Generator, task: str, words: Sequence[str]) -> Iter
 
 
 def _joined(rng: np.random.Generator, task: str) -> tuple[str, ...]:
-    """Return the tasks that one encoder learns: another one or two at times."""
+    """Return the tasks that one encoder learns: sometimes one or two more."""
     others = [name for name in JOINED if name != task]
     if task not in JOINED or rng.random() > 0.15:
         return (task,)
@@ -267,7 +267,7 @@ def _graph(rng: np.random.Generator, graph: OracleGraph, *, reads: bool) -> Iter
 
 
 def _source(rng: np.random.Generator, task: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the settings of a source that sees the whole graph in each step, however it does."""
+    """Return the settings of a source that sees the whole graph in each step, in any way."""
     if task == "fields":
         return ()
     if task == "graphs":
@@ -280,7 +280,7 @@ def _source(rng: np.random.Generator, task: str, words: Sequence[str]) -> tuple[
         return ()
     chosen = "train.task=sampled" if task == "full" else f"{task}.sampled=true"
     sampled = (chosen, "sampling.steps=1", "sampling.coverage=0", "sampling.budget=40000")
-    # Wrong ends of links within a subgraph are drawn by the order of its rows.
+    # The order of a subgraph's rows determines the negatives of its links.
     if way < 0.1 and task != "links":
         return (*sampled, "sampling.sampler=node")
     fan_outs = [1000] * depth_of(name, words)
@@ -288,7 +288,7 @@ def _source(rng: np.random.Generator, task: str, words: Sequence[str]) -> tuple[
 
 
 def depth_of(name: str, words: Sequence[str]) -> int:
-    """Return how many times in a row a model with some options aggregates."""
+    """Return the number of consecutive aggregations of a model with some options."""
     given = dict(word.split("=", 1) for word in words)
     layers, hops = int(given["model.num_layers"]), int(given.get("model.hops", 0))
     by_hops = {"appnp": hops or 10, "sign": hops or 3, "mixhop": layers * (hops or 2)}

@@ -22,11 +22,11 @@ from tests.support.oracle_reference import Expected, Reference, Said
 
 PARTS = ("train", "valid", "test")
 VARIES = 1e-6
-"""The least share of its squares that the spread of a column is, where R² is compared."""
+"""The least relative spread of a column's squares for which R² is compared."""
 
 
 def with_series(rng: np.random.Generator, graph: OracleGraph) -> OracleGraph:
-    """Return the graph with fields: a wide one, one that is constant, types, holes."""
+    """Return the graph with fields: a wide one, a constant one, types, missing values."""
     count = graph.num_nodes
     lengths = rng.integers(9, 14, int(rng.choice([1, 1, 3, 4])))
     steps, values = int(lengths.sum()), {}
@@ -54,11 +54,11 @@ def with_series(rng: np.random.Generator, graph: OracleGraph) -> OracleGraph:
 
 
 def _of_edges(graph: OracleGraph, steps: int) -> dict[str, np.ndarray]:
-    """Return fields of the edges of the one relation, with holes at times; {} without edges."""
+    """Return fields of the edges of the only relation, some with missing values; {} without any."""
     if list(graph.relations) != [""] or not len(graph.relations[""].src):
         return {}
     count, features = len(graph.relations[""].src), graph.relations[""].features
-    # Of its own, so that other cases stay what they were.
+    # A separate draw, so that other cases stay the same.
     rng, values = np.random.default_rng([steps, count, graph.num_nodes]), {}
     if features is not None and features.shape[1]:
         # Some edges may be prescribed.
@@ -73,9 +73,9 @@ def _of_edges(graph: OracleGraph, steps: int) -> dict[str, np.ndarray]:
 def edge_words(
     rng: np.random.Generator, graph: OracleGraph, kind: type[Model], words: list[str]
 ) -> Iterator[str]:
-    """Yield the settings of what is read and predicted of fields of edges; few that are refused.
+    """Yield the settings of inputs and predictions of edge fields; a few of them are refused.
 
-    `words` are those of what is read and predicted of nodes.
+    `words` are the settings for nodes.
     """
     assert graph.series is not None
     names, chosen = list(graph.series.edge_values), list[str]()
@@ -95,7 +95,7 @@ def edge_words(
 
 
 def field_words(rng: np.random.Generator, graph: OracleGraph, ranks: int) -> Iterator[str]:
-    """Yield the settings of what is learned of the fields."""
+    """Yield the settings of learning the fields."""
     assert graph.series is not None
     yield "train.task=fields"
     names, predict = (
@@ -126,7 +126,7 @@ def field_words(rng: np.random.Generator, graph: OracleGraph, ranks: int) -> Ite
         if graph.types is not None:
             yield f"fields.fixed={[str(rng.choice(['plain', 'bare', 'rare', 'absent']))]}"
         elif graph.features is not None:
-            # Some nodes, or nothing is left to predict.
+            # Prescribe some nodes, unless nothing would be left to predict.
             some = np.random.default_rng(graph.num_nodes).random(graph.num_nodes) < 0.3
             graph.features[:, 0] *= some
             yield "fields.fixed=feature:0"
@@ -137,14 +137,14 @@ def field_words(rng: np.random.Generator, graph: OracleGraph, ranks: int) -> Ite
 
 @dataclass(frozen=True)
 class _Scale:
-    """Means and deviations (W,) of columns, rounded as docs of `Scale` say."""
+    """Means and deviations (W,) of columns, rounded as described for `Scale`."""
 
     mean: Tensor
     deviation: Tensor
 
     @classmethod
     def of(cls, rows: np.ndarray, weights: np.ndarray) -> "_Scale":
-        """Return those of rows (steps, n, W), NaN where missing, of nodes with weights (n,)."""
+        """Return those of rows (steps, n, W), NaN if missing, of nodes with weights (n,)."""
         means, sizes = [], []
         for column in np.moveaxis(rows, 2, 0):
             known = ~np.isnan(column)
@@ -160,7 +160,7 @@ class _Scale:
 
 
 class FieldReference(Reference):
-    """Fields of all nodes and edges, sample by sample.
+    """The fields of all nodes and edges, sample by sample.
 
     The rows of a frame are nodes, then edges; its columns are what is predicted of nodes and of
     edges, then other inputs of both. Nodes miss what is of edges, and edges what is of nodes.
@@ -208,7 +208,7 @@ class FieldReference(Reference):
         if graph.features is None and graph.types is None:
             graph = replace(graph, features=np.zeros((count, 0), np.float32))
         self.fixed = torch.cat([self._fixed(graph), self._fixed_edges(graph)[order]])
-        # Predicted nowhere: fixed rows, and what has no value at any time.
+        # Never predicted: fixed rows, and those without any value at any time.
         never = self.frames[:, :, : self.width].isnan().all(0)
         self._stays = self.fixed[:, None] | never
         starts = np.asarray(series.trajectory_starts).tolist()
@@ -300,7 +300,7 @@ class FieldReference(Reference):
 
     @override
     def _label_columns(self, key: DropoutKey | None) -> Tensor | None:
-        # Frames stand behind features, of all types.
+        # Frames follow features, for all types.
         if self._frames is None:
             return torch.zeros(self.graph.num_nodes, self.options.history * len(self.read))
         return self._frames
@@ -320,7 +320,7 @@ class FieldReference(Reference):
         return torch.where(frame.isnan(), self.scale.mean, frame)
 
     def model_outputs(self, samples: list[list[Tensor]], key: DropoutKey | None) -> list[Tensor]:
-        """Return what the model gives of the frames of some samples, in one pass."""
+        """Return the outputs of the model for the frames of some samples, in one pass."""
         count = len(samples)
         if count not in self._copies:
             self._copies[count] = self.whole.copies(count)
@@ -356,7 +356,7 @@ class FieldReference(Reference):
         return values + last[:, : self.width] * (self.options.predict == "difference")
 
     def follow(self, outputs: Tensor, last: Tensor, step: int) -> Tensor:
-        """Return the frame of a step, of what the model gives of the `last` one."""
+        """Return the frame of a step, from the model's output for the `last` one."""
         given = self.filled(step)
         targets = given[:, : self.width]
         targets = torch.where(self._stays, targets, self.predicted(outputs, last))
@@ -396,7 +396,7 @@ class FieldReference(Reference):
         return total
 
     def _mean(self, weights: Tensor, squares: Tensor) -> Tensor:
-        """Return the mean of what stands at nodes and of what does at edges, by their columns."""
+        """Return the mean of the values at nodes and edges, by their columns."""
         total, cut = torch.zeros((), dtype=torch.float64), self.widths[0]
         for columns in (slice(cut), slice(cut, None)):
             share, size = (
@@ -421,7 +421,7 @@ class FieldReference(Reference):
 
     @property
     def _of_edges(self) -> list[Any]:
-        """Return the numbers of edges that noise is drawn by, their rows, and what is read."""
+        """Return the edge numbers by which noise is drawn, their rows, and the inputs."""
         edges, cut = self.whole.edges, self.graph.num_nodes
         assert edges is not None
         numbers = (edges.sources * cut + edges.targets).numpy()
@@ -461,7 +461,7 @@ class FieldReference(Reference):
         return found
 
     def _sums(self, part: str) -> list[Tensor] | None:
-        """Return weights, errors, scaled truth and truth of what a part is judged on."""
+        """Return weights, errors, scaled truth and truth by which a part is evaluated."""
         anchors, most = self.anchors(part, self.shift), self.options.evaluated
         if most and len(anchors) > most:
             anchors = [anchors[place * len(anchors) // most] for place in range(most)]
@@ -494,7 +494,7 @@ class FieldReference(Reference):
 
     @staticmethod
     def _explained(weights: Tensor, squares: Tensor, scaled: Tensor) -> float | None:
-        """Return R²; None where a column hardly varies."""
+        """Return R²; None if a column hardly varies."""
         rows = []
         for weight, error, values in zip(weights.T, squares.T, scaled.T, strict=True):
             if not weight.sum() > 0:
@@ -507,7 +507,7 @@ class FieldReference(Reference):
         return float(np.mean(rows))
 
     def _rolled(self) -> Said | None:
-        """Return the rollout that a run leaves."""
+        """Return the rollout that a run writes."""
         options, history = self.options, self.options.history
         found = [each for part in ("test", "valid", "train")
                  for each in self.anchors(part, self.shift)[:1]]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Random graphs with ugly parts for tests/oracle.py, and what a dense reference sees of them."""
+"""Random graphs with unusual parts for tests/oracle.py, and the dense reference's view of them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -119,7 +119,7 @@ class OracleGraph:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return sources, targets and roles of the edges that are predicted as links.
 
-        No loops, each pair once; with roles those of the store and no reverse.
+        Without loops, and each pair once; with stored roles, all of the store and no reverses.
         """
         relation = self.relations[name]
         roles = np.zeros(len(relation.src), np.uint8) if relation.split is None else relation.split
@@ -136,9 +136,9 @@ class OracleGraph:
         return edges[0], edges[1], edges[2]
 
     def dense(self, config: Config, *, training: bool, hidden: np.ndarray | None = None) -> Dense:
-        """Return what models see of it, without any edge of the pairs `hidden` (E, 2).
+        """Return the graph that models see, without any edge of the pairs `hidden` (E, 2).
 
-        In inductive training only edges of training nodes are there.
+        In inductive training, only edges of training nodes remain.
         """
         gone = {frozenset(pair) for pair in ([] if hidden is None else hidden.tolist())}
         hides = training and config.train.inductive
@@ -156,7 +156,7 @@ class OracleGraph:
             lists.append((src, dst, features))
         batches = config.train.task == "graphs" and config.graphs.batch > 0
         if config.train.reproducible and not (training and (batches or samples(config))):
-            # Weights of a whole graph are then multiples of 2^-24 of the largest, at most.
+            # Weights of a whole graph are then multiples of at most 2^-24 of the largest.
             top = max(float(each.abs().max()) for each in matrices)
             unit = 2.0 ** (np.frexp(top)[1] - 24)
             matrices = [(each / unit).round() * unit for each in matrices]
@@ -174,7 +174,7 @@ class OracleGraph:
         )
 
     def with_scaled_edges(self, config: Config) -> "OracleGraph":
-        """Return it with features of edges as models read them."""
+        """Return it with edge features as models read them."""
         how = config.graph.normalize_edge_features
         if how == "none":
             return self
@@ -215,7 +215,7 @@ class OracleGraph:
 
 
 def _scaled(how: str, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return rows (E, F) scaled, to mean 0 and deviation 1 where each counts so often (E,)."""
+    """Return rows (E, F) scaled to mean 0 and deviation 1, with counts (E,) as weights."""
     if how != "standard":
         norms = np.linalg.norm(rows, 1 if how == "row" else 2, axis=1, keepdims=True)
         return rows / np.where(norms > 0, norms, 1)
@@ -231,7 +231,7 @@ def draw_graph(
 ) -> OracleGraph:
     """Return a graph for some tasks.
 
-    `reads_edges` gives most edges features, `weighs` some weights.
+    `reads_edges` gives most graphs edge features, `weighs` some of them weights.
     """
     num_nodes, undirected = int(rng.choice(SIZES)), bool(rng.random() < 0.4)
     names = ("",) if rng.random() < 0.5 else ("cites", "names", "nothing")[: rng.integers(1, 4)]
@@ -242,7 +242,7 @@ def draw_graph(
     graph, kind = None, str(rng.choice(["classes", "several", "numbers"]))
     if "graphs" in tasks:
         graph = rng.integers(0, max(num_nodes // 4, 1), num_nodes)
-        # Numbers of graphs without a gap.
+        # Numbers of graphs without gaps.
         graph = np.unique(graph, return_inverse=True)[1]
     for name in names:
         src, dst = _draw_edges(
@@ -283,7 +283,7 @@ def draw_graph(
         features = None
     if graph is not None:
         first = np.unique(graph, return_index=True)[1]
-        # Node 0 is of some graph that is trained on, whose number comes first in the targets too.
+        # Node 0 belongs to a training graph, whose number also comes first in the targets.
         first[graph[0]] = 0
         labels, split = labels[first[graph]], split[first[graph]]
         targets[graph[0]] = 1, 5
@@ -295,7 +295,7 @@ def draw_graph(
 
 
 def with_few_features(rng: np.random.Generator, graph: OracleGraph) -> OracleGraph:
-    """Return the graph with zeros for most features, and for all of some nodes and columns."""
+    """Return the graph with most features zero, and all of some nodes and columns."""
 
     def few(rows: np.ndarray | None) -> Any:
         if rows is None:
@@ -309,7 +309,7 @@ def with_few_features(rng: np.random.Generator, graph: OracleGraph) -> OracleGra
 
 
 def with_signs(rng: np.random.Generator, graph: OracleGraph) -> OracleGraph:
-    """Return the graph with some weights negative, which sums take."""
+    """Return the graph with some negative weights, which sums accept."""
 
     def signed(edges: Relation) -> Relation:
         if edges.weights is None:
@@ -322,7 +322,7 @@ def with_signs(rng: np.random.Generator, graph: OracleGraph) -> OracleGraph:
 
 
 def _label_edges(rng: np.random.Generator, kind: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels and a split of edges, of which the first is trained on."""
+    """Return labels and a split of edges, of which the first is for training."""
     split = rng.choice(PARTS, count, p=[0.5, 0.2, 0.2, 0.1]).astype(np.uint8)
     split[:1] = Split.TRAIN
     if kind == "classes":
@@ -340,7 +340,7 @@ def _label_edges(rng: np.random.Generator, kind: str, count: int) -> tuple[np.nd
 def _draw_edges(
     rng: np.random.Generator, num_nodes: int, alone: Any, *, undirected: bool, empty: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return sources and targets: sparse, with hubs and loops at times; none at nodes `alone`."""
+    """Return sources and targets: sparse, sometimes with hubs and loops; none at nodes `alone`."""
     if empty:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     edges = rng.random((num_nodes, num_nodes)) < min(3 / num_nodes, 1)
@@ -354,7 +354,7 @@ def _draw_edges(
 
 
 def _united(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the largest entries; where there is none, no smaller one gives way to it."""
+    """Return the largest entries; if there are none, no smaller one gets the gradient."""
     entries = torch.stack(list(matrices))
     largest = entries.masked_fill(entries == 0, -torch.inf).amax(0)
     return largest.masked_fill(largest == -torch.inf, 0)

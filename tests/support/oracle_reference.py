@@ -37,12 +37,12 @@ from tests.support.oracle_graphs import EDGE_CLASSES, OracleGraph
 
 PARTS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 _VISIBLE, _READOUT, _TESTED = -1, -2, -1
-"""What is drawn beside the masks of layers: visible labels, a read-out's mask, wrong ends."""
+"""Places of draws other than the layers' masks: visible labels, a read-out's mask, negatives."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """What predictions.h5 has: `rows` (n, any) under a name, by the columns of `keys` (n, k)."""
+    """A table of predictions.h5: `rows` (n, any) under a name, by the columns of `keys` (n, k)."""
 
     name: str
     rows: Tensor
@@ -52,9 +52,9 @@ class Said:
 
 @dataclass
 class Expected:
-    """What a run shall give: after each epoch the loss before its step, the weights, the metrics.
+    """The expected results of a run: after each epoch the loss before its step, weights, metrics.
 
-    `said` is what the last weights say.
+    `said` are the predictions of the last weights.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Truth:
             deviations = np.nanstd(trained, 0)
             deviations[deviations == 0] = 1
             means = np.nanmean(trained, 0)
-            # Six digits; of a mean that is far from 0, as many more as it is deviations away.
+            # Six digits; for a mean far from 0, as many more as it has deviations.
             more = np.log10(np.maximum(np.abs(means) / deviations, 1)).astype(int)
             rounded = (
                 [float(f"{x:.{5 + n}e}") for x, n in zip(row, digits, strict=True)]
@@ -89,7 +89,7 @@ class Truth:
         self._known = torch.from_numpy(~missing)
 
     def rows(self, part: Split) -> Tensor:
-        """Return (n,) which rows of a part of the split have labels."""
+        """Return (n,) the rows of a part of the split that have labels."""
         return torch.from_numpy(self._split == part) & self._known
 
     def loss(self, outputs: Tensor, rows: Tensor, smoothing: float) -> Tensor:
@@ -105,14 +105,14 @@ class Truth:
         return (squares.sum(1) / known.sum(1)).mean()
 
     def said(self, outputs: Tensor) -> tuple[str, Tensor]:
-        """Return what predictions have of outputs, and its name."""
+        """Return the predicted values from outputs, and their name."""
         if self.kind == "numbers":
             return "values", outputs * self._scale[1] + self._scale[0]
         return "probabilities", outputs.softmax(1) if self.kind == "classes" else outputs.sigmoid()
 
 
 class Reference(ABC):
-    """A model on a graph; `model` are its first weights, by the names of hpcgnn."""
+    """A model on a graph; `model` has the first weights, by the names of hpcgnn."""
 
     def __init__(self, graph: OracleGraph, config: Config) -> None:
         self.graph, self.config = graph, config
@@ -135,9 +135,9 @@ class Reference(ABC):
         self.model: Any = self.behind(encoder)
 
     amplified = 0.0
-    """The largest magnitude, in any step, of what cancels in gradients before a norm over nodes."""
+    """The largest magnitude, in any step, of cancelling terms of gradients before a node norm."""
     tie = 1e-9
-    """Scores tie that differ by so much of the largest."""
+    """The relative difference below which scores tie."""
     hidden: np.ndarray | None = None
     """(pairs, 2) nodes between which the graph has no edges."""
 
@@ -153,10 +153,10 @@ class Reference(ABC):
 
     @abstractmethod
     def train(self) -> Expected:
-        """Return what the configured number of epochs gives."""
+        """Return the results after the configured number of epochs."""
 
     def refusals(self) -> Iterator[str]:
-        """Yield the lines that refuse to train on this graph."""
+        """Yield the error lines that refuse training on this graph."""
         yield from ()
 
     def behind(self, encoder: nn.Module) -> nn.Module:
@@ -164,7 +164,7 @@ class Reference(ABC):
         return encoder
 
     def descend(self, loss: Tensor, parameters: list[Any]) -> None:
-        """Change parameters by the gradient of a loss."""
+        """Change parameters by a loss's gradient."""
         config = self.config.train
         self.model.zero_grad()
         AMPLIFIED.clear()
@@ -212,12 +212,12 @@ class Reference(ABC):
         return np.ones(self.graph.num_nodes, bool) if types is None else types == number
 
     def _num_label_columns(self, number: int) -> int:
-        """Return how many columns of labels the nodes of a type have as inputs."""
+        """Return the number of label columns in the inputs of a type's nodes."""
         labels = self._label_columns(None)
         return 0 if labels is None else labels.shape[1]
 
     def _label_columns(self, key: DropoutKey | None) -> Tensor | None:
-        """Return labels (N, C) as inputs, those that are visible with a key; None without."""
+        """Return labels (N, C) as inputs: the visible ones with a key; None without any."""
         return None
 
     def outputs(self, key: DropoutKey | None) -> Tensor:
@@ -234,7 +234,7 @@ class Reference(ABC):
         return body
 
     def logits(self, dense: Dense, rows: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return the encoder's outputs on a graph from what its first layer reads."""
+        """Return the encoder's outputs on a graph, from the input of its first layer."""
         return logits(self.config.model.name, self._body, dense, rows, key)
 
     def _restricted(self, dense: Dense, body: Model) -> Dense:
@@ -244,7 +244,7 @@ class Reference(ABC):
         return dense.with_sets(body, self.reached)
 
     def _first(self, key: DropoutKey | None) -> Tensor:
-        """Return what the first layer reads."""
+        """Return the input of the first layer."""
         graph, labels = self.graph, self._label_columns(key)
         if not isinstance(self.encoder, TypedModel):
             rows = self._scaled(graph.features, np.ones(graph.num_nodes, bool))
@@ -272,7 +272,7 @@ class Reference(ABC):
         return torch.stack(found)
 
     def _scaled(self, features: np.ndarray, nodes: np.ndarray) -> Tensor:
-        """Return features (n, F) of some nodes (N,), normalised by what is known in training."""
+        """Return features (n, F) of some nodes (N,), normalised by the statistics of training."""
         rows = torch.from_numpy(features.astype(np.float64))
         how = self.config.graph.normalize_features
         if how in ("row", "l2"):
@@ -288,15 +288,15 @@ class Reference(ABC):
 
 
 class WholeReference(Reference):
-    """What makes a step of the outputs of all nodes in each epoch."""
+    """An objective: it turns the outputs of all nodes into a step of each epoch."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:
-        """Return the loss of a part from the encoder's outputs, None without rows."""
+        """Return the loss of a part from the encoder's outputs; None without rows."""
 
     @abstractmethod
     def said(self, outputs: Tensor) -> Said:
-        """Return what predictions say."""
+        """Return the predictions."""
 
     @override
     def train(self) -> Expected:
@@ -304,7 +304,7 @@ class WholeReference(Reference):
         parameters = [each for each in self.model.parameters() if each.requires_grad]
         for epoch in range(config.epochs):
             self.epoch = epoch
-            # Sampled steps are numbered in their epoch.
+            # Sampled steps are numbered within their epoch.
             key = DropoutKey(config.seeds[0], epoch << 32 if self._draws else epoch)
             loss = self.loss(self.outputs(key), "train", key)
             assert loss is not None
@@ -330,13 +330,13 @@ class WholeReference(Reference):
 
 
 class Labelled(WholeReference):
-    """What is learned from labels or numbers, of whatever `truth` is of."""
+    """Learning from labels or numbers, for any kind of rows of `truth`."""
 
     truth: Truth
 
     @abstractmethod
     def of_truth(self, outputs: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return what is said of each row of the truth, from the encoder's outputs."""
+        """Return the outputs for each row of the truth, from those of the encoder."""
 
     @override
     def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:
@@ -350,7 +350,7 @@ class Labelled(WholeReference):
         return self.truth.loss(found, rows, smoothing)
 
     def visible(self) -> Tensor:
-        """Return (n,) whose labels are inputs of the epoch, and not learned."""
+        """Return (n,) the rows whose labels are inputs of the epoch, and not learned."""
         return torch.zeros(len(self.truth.values), dtype=torch.bool)
 
 
@@ -370,7 +370,7 @@ class NodeReference(Labelled):
     @override
     def reached(self) -> Tensor:
         rows = self.truth.rows(Split.TRAIN)
-        # A batch is of nodes that are predicted.
+        # A batch consists of predicted nodes.
         return rows & ~self.visible() if samples(self.config) else rows
 
     @override
@@ -391,7 +391,7 @@ class NodeReference(Labelled):
 
     @override
     def _num_label_columns(self, number: int) -> int:
-        # Of types all of whose labels an epoch shows, too: they are known before any epoch.
+        # Also of types whose labels an epoch shows completely, as these are known before it.
         trains = self.truth.rows(Split.TRAIN)[self._of_type(number)]
         return super()._num_label_columns(number) if trains.any() else 0
 
@@ -417,7 +417,7 @@ class NodeReference(Labelled):
 
 
 class HeadedNodeReference(NodeReference):
-    """Labels or numbers of nodes, by a map of embeddings that other objectives read too."""
+    """Labels or numbers of nodes, by a map of embeddings that other objectives also read."""
 
     @property
     @override
@@ -492,7 +492,7 @@ class GraphReference(Labelled):
 
 @dataclass(frozen=True)
 class _Edges:
-    """Edges of several relations one after the other: (E,) int64 each."""
+    """Edges of several relations, one after the other: (E,) int64 each."""
 
     sources: np.ndarray
     targets: np.ndarray
@@ -518,7 +518,7 @@ class _Edges:
 
 
 class EdgeReference(Labelled):
-    """Labels or numbers of edges; of an undirected one, the hidden rows of both orders' mean."""
+    """Labels or numbers of edges; of an undirected one, from the mean of both orders' rows."""
 
     def __init__(self, graph: OracleGraph, config: Config) -> None:
         names = config.edges.relations or tuple(graph.relations)
@@ -590,7 +590,7 @@ class EdgeReference(Labelled):
 
 @dataclass(frozen=True)
 class Deal:
-    """How many relations' links are predicted, the edges of each share, and what the graph lacks.
+    """The number of predicted relations, the edges of each part, and the pairs without edges.
 
     `hidden` (E, 2) are nodes between which it has no edges.
     """
@@ -601,7 +601,7 @@ class Deal:
 
 
 def deal(graph: OracleGraph, config: Config) -> Deal:
-    """Return what is predicted of links: by a draw for each pair, and by stored roles if any."""
+    """Return the predicted links: by a draw for each pair, and by stored roles if any."""
     options = config.links
     names = options.relations or config.graph.relations or tuple(graph.relations)
     with_roles = options.stored and any(graph.relations[name].split is not None for name in names)
@@ -627,7 +627,7 @@ def deal(graph: OracleGraph, config: Config) -> Deal:
 
 
 class LinkReference(WholeReference):
-    """Edges that the graph is read without, against wrong ends drawn of all nodes of a type."""
+    """Edges that are removed from the graph, against negatives drawn from all nodes of a type."""
 
     def __init__(self, graph: OracleGraph, config: Config) -> None:
         self._options = config.links
@@ -660,7 +660,7 @@ class LinkReference(WholeReference):
         )
 
     def _wrong(self, edges: _Edges, count: int, seeds: tuple[int, int]) -> np.ndarray:
-        """Return (E, count) nodes of the targets' types, equally likely."""
+        """Return (E, count) nodes of the targets' types, drawn uniformly."""
         words = mixed(edges.relations, edges.sources, edges.targets).view(np.int64)
         draws = uniform(mixed(words[:, None], *seeds, np.arange(count)[None]))
         types = self.graph.types
@@ -693,7 +693,7 @@ class LinkReference(WholeReference):
     def _scores(
         self, outputs: Tensor, edges: _Edges, count: int, seeds: tuple[int, int]
     ) -> tuple[Tensor, Tensor]:
-        """Return the scores of edges (E,) and of wrong ends (E, count)."""
+        """Return the scores of edges (E,) and of negatives (E, count)."""
         sources, wrong = outputs[edges.sources][:, None], self._wrong(edges, count, seeds)
         right = self._score(sources, outputs[edges.targets][:, None], edges.relations)
         return right[:, 0], self._score(sources, outputs[wrong], edges.relations)

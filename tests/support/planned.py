@@ -1,4 +1,4 @@
-"""What a plan says of a run that a test makes."""
+"""The plan of a run that a test makes."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hpcgnn.storage import GraphStore
 def planned(
     config: Config, ranks: int, per_host: int | None, epochs: int
 ) -> tuple[Rehearsal, int, tuple[Sent, Sent, Sent]]:
-    """Return a rehearsal, its rank, and what each rank sends once, an epoch and an evaluation."""
+    """Return a rehearsal, its rank, and each rank's traffic once, in an epoch, in an evaluation."""
     replication = config.exchange.replication
     with GraphStore.open(config.graph.store) as store, ProcessGrid.of_this_process() as alone:
         whole = WholeGraph(alone, config, store)
@@ -22,7 +22,7 @@ def planned(
         surveys = whole.surveys(every)
         traffic = {key: survey.traffic(every) for key, survey in surveys.items()}
         traffic |= {key: e.traffic(replication) for key, e in whole.requests(starts).items()}
-        # As hpcgnn plan: a rank that trains.
+        # As in hpcgnn plan: a rank that trains.
         block = int(np.flatnonzero(whole.trains(starts))[-1])
         share = whole.share(config, every, surveys, block)
         found = rehearse(alone, share, epochs)

@@ -11,11 +11,11 @@ from pathlib import Path
 def run_group(
     command: Sequence[str], timeout: float, cwd: Path | None = None, **settings: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with its environment and more, and end all that it has started if it is late.
+    """Run a command with additional variables; if it is late, end all processes that it started.
 
     It finds this interpreter through jobs/env.sh; its output is text.
     """
-    # A group of its own: ending only a shell would leave the launcher and its ranks behind.
+    # A separate group: ending only a shell would leave the launcher and its ranks running.
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

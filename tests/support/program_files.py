@@ -37,7 +37,7 @@ def hole_at(text: str, number: int) -> tuple[SourceFile, Uses, Hole]:
 def graph_at(text: str, number: int) -> tuple[ProgramGraph, Hole, list[str]]:
     """Return the graph of the module with a hidden read, and a name for each node.
 
-    Tokens are called ``text@n`` by their number, nodes of the tree by their class.
+    Tokens are named ``text@n`` by their number, nodes of the tree by their class.
     """
     source, uses, hole = hole_at(text, number)
     graph = build_graph(source, uses, source.tree, hole.use, hole.candidates)

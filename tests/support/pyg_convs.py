@@ -1,4 +1,4 @@
-"""Layers of torch_geometric, what each is called with, and the graph that they run on."""
+"""Layers of torch_geometric, the arguments of each, and the graph that they run on."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,10 +16,10 @@ from tests.support.message_edges import NUM_NODES, local_inputs, make_edges
 WIDTH, ATTR, TYPES = 4, 3, 2
 
 Make = Callable[[Any], nn.Module]
-"""Makes a layer, of the module torch_geometric.nn."""
+"""Makes a layer, given the module torch_geometric.nn."""
 
 Case = tuple[Make, str]
-"""A layer, and the names of what it is called with."""
+"""A layer, and the names of its arguments."""
 
 
 def mlp(first: int, last: int = 5, norm: bool = False) -> nn.Module:
@@ -124,7 +124,7 @@ CONVS: Mapping[str, Case] = {
 
 
 WHEN_CALLED = {"SuperGATConv": "it draws negative edges as it trains"}
-"""Layers that are refused when they are called, as they train, with the reason."""
+"""Layers that are refused when they are called or in training, with the reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ class Problem:
 
 
 class ByNode(nn.Module):
-    """A norm, beside edges that tell which graph it is."""
+    """A norm, besides edges that give the graph of each node."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ BY_NODE, BY_EDGE = ("x", "start", "pos"), ("weight", "attr")
 
 @contextmanager
 def doubles() -> Iterator[None]:
-    """Let modules be made of float64."""
+    """Make modules with float64 parameters."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -191,7 +191,7 @@ def doubles() -> Iterator[None]:
 
 
 def make_problem(grid: ProcessGrid, ends: np.ndarray | None = None) -> Problem:
-    """Return the graph; its edges are in the order of targets and sources, as those of a rank."""
+    """Return the graph; its edges are ordered by target and source, like those of a rank."""
     ends = make_edges() if ends is None else ends
     ends = ends[:, np.lexsort(ends)]
     inputs, rows, places = local_inputs(grid, ends)
@@ -223,7 +223,7 @@ def make_problem(grid: ProcessGrid, ends: np.ndarray | None = None) -> Problem:
 
 
 def call(module: nn.Module, words: str, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-    """Return the rows that a module gives of some arguments, and these; floats want gradients."""
+    """Return a module's rows for some arguments, and these arguments; floats need gradients."""
     wanted = {*BY_NODE, *BY_EDGE}
     used = {
         name: value.clone().requires_grad_() if name in wanted else value
@@ -244,7 +244,7 @@ def differences(
     words: str,
     over_ranks: Callable[[nn.Module], nn.Module] = distribute,
 ) -> list[str]:
-    """Return what of a module over ranks, its rows and gradients, is not as in one process."""
+    """Return which rows and gradients of a module over ranks differ from those in one process."""
     torch.manual_seed(1)
     alone = make()
     torch.manual_seed(1)

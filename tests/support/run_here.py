@@ -1,4 +1,4 @@
-"""Commands in the process of a test, which has imported all of them."""
+"""Commands in the process of a test, which has imported them all."""
 
 import subprocess
 from contextlib import redirect_stderr, redirect_stdout
@@ -10,7 +10,7 @@ from hpcgnn.commands.command import find_command
 
 
 def run_here(name: str, *words: object) -> subprocess.CompletedProcess[str]:
-    """Start a command as a process of its own would; return its status and output."""
+    """Run a command as a separate process would; return its status and output."""
     with (
         redirect_stdout(StringIO()) as output,
         redirect_stderr(StringIO()) as errors,

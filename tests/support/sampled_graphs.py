@@ -1,4 +1,4 @@
-"""Small graphs that samplers must survive, and distributions by enumeration."""
+"""Small graphs with edge cases for samplers, and distributions by enumeration."""
 
 import numpy as np
 import scipy.sparse as sp

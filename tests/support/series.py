@@ -42,16 +42,16 @@ class Fields:
 
 
 def with_flows(fields: Fields, *, holes: float = 0.1) -> Fields:
-    """Return the fields with q of edges, other in both directions; p is the sum of what arrives.
+    """Return the fields with q of edges, different in both directions; p is the sum over in-edges.
 
-    w of edges is what u of their ends tells with the first feature of the edge.
+    w of edges is a function of u of their ends and the first feature of the edge.
     """
     rng, (steps, count, _) = np.random.default_rng(9), fields.values["u"].shape
     flows = 2 * rng.normal(size=(steps, count, count, 2))
     p = np.einsum("tijf,ij->ti", flows, fields.adjacency.toarray() != 0)[:, :, None]
     flows[rng.random(flows.shape) < holes] = np.nan
     values, ids, u = {**fields.values, "p": p}, np.arange(count), fields.values["u"][..., :1]
-    # As `write_series` makes the feature.
+    # The feature that `write_series` makes.
     factor = np.cos(np.minimum(ids[:, None], ids)).astype(np.float32)[None, :, :, None]
     flux = factor * (u[:, None] - u[:, :, None])
     return replace(fields, values=values, of_edges={"q": flows, "w": flux})
@@ -65,7 +65,7 @@ def symmetric(adjacency: sp.csr_matrix) -> sp.csr_matrix:
 
 
 def planted(seed: int = 3, *, noise: float = 0.0, trajectories: int = 1) -> Fields:
-    """Return ``u(t+1) = Â u(t) M + 0.1``, and p, one layer of a GCN away from u at its time."""
+    """Return ``u(t+1) = Â u(t) M + 0.1``, and p, which a GCN layer computes from u at its time."""
     rng = np.random.default_rng(seed)
     adjacency = (ugly_matrix(NUM_NODES, seed, symmetric=True) != 0).tocsr()
     matrix = symmetric(adjacency)
@@ -82,7 +82,7 @@ def planted(seed: int = 3, *, noise: float = 0.0, trajectories: int = 1) -> Fiel
         {"u": 5 * u, "p": p.transpose(1, 0, 2)},
         tuple(range(0, len(u) + 1, STEPS)),
         weights=rng.uniform(0.5, 2, NUM_NODES),
-        # Scaling takes a constant from u, of which one layer then needs the product.
+        # Scaling subtracts a constant from u, whose product one layer then needs.
         features=np.stack([np.ones(NUM_NODES), np.arange(NUM_NODES) < 3], axis=1).astype(
             np.float32
         ),
@@ -91,7 +91,7 @@ def planted(seed: int = 3, *, noise: float = 0.0, trajectories: int = 1) -> Fiel
 
 
 def random_fields(seed: int = 5) -> Fields:
-    """Return fields that nothing tells of."""
+    """Return fields that nothing predicts."""
     fields = planted(seed)
     rng = np.random.default_rng(seed)
     return replace(fields, values={k: rng.normal(size=v.shape) for k, v in fields.values.items()})
@@ -109,7 +109,7 @@ def with_holes(fields: Fields, share: float = 0.2) -> Fields:
 def write_series(
     comm: MPI.Intracomm, directory: Path, fields: Fields, *, parts: int = 4, name: str = "series"
 ) -> Path:
-    """Write the fields in parts of unequal sizes, one empty; nodes in an order of their own."""
+    """Write the fields in parts of unequal sizes, one empty, with nodes in another order."""
     path = directory / f"{name}.h5"
     if comm.rank == 0:
         count = fields.adjacency.shape[0]
@@ -165,7 +165,7 @@ def write_series(
 
 
 def field_config(store: Path, run: Path, *words: str) -> Config:
-    """Return the configuration of one layer of GCN in float64 that learns the next u."""
+    """Return the configuration of one GCN layer in float64 that learns the next u."""
     defaults = (
         "train.task=fields",
         "fields.targets=u",

@@ -1,4 +1,4 @@
-"""What tests take for a GPU: a module in place of cupy, or CuPy itself where there is a card.
+"""The GPU of tests: a module in place of cupy, or CuPy itself if there is a GPU.
 
 The stand-in has arrays in host memory, and kernels that emulator.h runs.
 
@@ -25,11 +25,11 @@ import numpy as np
 import torch
 
 HEADER = Path(__file__).with_name("emulator.h")
-# Beside what CMake builds: pytest's own cache is off in tests/run.sh.
+# Beside CMake's build files: pytest's own cache is disabled in tests/run.sh.
 COMPILED = Path(__file__).resolve().parents[2] / "build" / "cuda-emulator"
 FLAGS = [
     "-std=c++20",
-    # Compiled in half the time of -O1; tests run each kernel on a few rows.
+    # Compiled in half the time of -O1; tests run each kernel on few rows.
     "-O0",
     "-shared",
     "-fPIC",
@@ -39,7 +39,7 @@ FLAGS = [
     "-Werror",
     "-Wno-unknown-pragmas",
     "-fsanitize=undefined",
-    # A quarter of the compiler's time: a kernel that reads there stops the process anyway.
+    # A quarter of the compile time: a kernel that reads there stops the process anyway.
     "-fno-sanitize=null,object-size,pointer-overflow",
     "-fno-sanitize-recover",
 ]
@@ -49,7 +49,7 @@ ALIGNMENT = 16
 
 
 class DeviceNdarray(np.ndarray):
-    """Host memory that shows its address as CuPy's arrays do, and is made over memory of others."""
+    """Host memory that exposes its address like CuPy's arrays, and may wrap other memory."""
 
     def __new__(cls, shape: Any, dtype: Any, memory: Any, strides: Any = None) -> "DeviceNdarray":
         made = np.asarray(memory.detach().view(getattr(torch, np.dtype(dtype).name)))
@@ -64,7 +64,7 @@ class DeviceNdarray(np.ndarray):
     def get(
         self, out: np.ndarray[Any, Any] | None = None, blocking: bool = True
     ) -> np.ndarray[Any, Any]:
-        """Copy to the host; without `blocking` at the next wait for an event, not before."""
+        """Copy to the host; unless `blocking`, only when an event is next waited for."""
         if out is None or blocking:
             return np.array(self, subok=False)
         StandIn.under_way.append((np.array(self, subok=False), out))
@@ -75,7 +75,7 @@ class DeviceNdarray(np.ndarray):
 
 
 class EmulatorError(AssertionError):
-    """A kernel did what no GPU would forgive."""
+    """A kernel did something that no GPU allows."""
 
 
 def compiler() -> str | None:
@@ -85,7 +85,7 @@ def compiler() -> str | None:
 
 
 def guarded(shape: Any, dtype: Any) -> DeviceNdarray:
-    """Return an array whose last element lies right before a page without access."""
+    """Return an array whose last element is right before a page without access."""
     dtype, shape = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)
     count = int(np.prod(shape, dtype=np.int64))
     size = -(-count * dtype.itemsize // ALIGNMENT) * ALIGNMENT
@@ -95,7 +95,7 @@ def guarded(shape: Any, dtype: Any) -> DeviceNdarray:
     forbid = ctypes.CDLL(None, use_errno=True).mprotect
     if forbid(ctypes.c_void_p(raw.ctypes.data + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) != 0:
         raise OSError(ctypes.get_errno(), "mprotect")
-    # All ones is NaN in every width of float, and -1 in integers.
+    # A value of all ones is NaN in every float width, and -1 in integers.
     raw[:pages] = 0xFF
     start = pages - size
     array = raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
@@ -103,7 +103,7 @@ def guarded(shape: Any, dtype: Any) -> DeviceNdarray:
 
 
 def host(array: Any) -> np.ndarray[Any, Any]:
-    """Return an array of either kind of device as NumPy's."""
+    """Return a NumPy array of an array on either kind of device."""
     return array.get() if hasattr(array, "get") else np.asarray(array)
 
 
@@ -116,7 +116,7 @@ class RawModule:
         name = hashlib.sha256(key.encode()).hexdigest()[:20]
         library = COMPILED / f"{name}.so"
         COMPILED.mkdir(parents=True, exist_ok=True)
-        # Of the processes that want one text at once the first compiles it; the others wait.
+        # The first of several processes that need the same text compiles it; the others wait.
         with (COMPILED / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not library.exists():
@@ -149,7 +149,7 @@ class RawModule:
 
 
 class Stream:
-    """A stream whose work is done when it is issued."""
+    """A stream whose work is done at once."""
 
     ptr = 4711
 
@@ -166,17 +166,17 @@ class Stream:
 
 
 class Event:
-    """An event whose wait ends all copies to the host."""
+    """An event; waiting for it completes all copies to the host."""
 
     recorded = False
 
     @property
     def done(self) -> bool:
-        """Whether the work before it is; copies to the device are when they are issued."""
+        """Whether the work before it is done; copies to the device are done when issued."""
         return self.recorded
 
     def record(self, stream: Stream | None = None) -> None:
-        """Mark a place in the stream, whose work is done at once here."""
+        """Mark a position in the stream, whose work is already done."""
         self.recorded, self.time_ns = True, time.perf_counter_ns()
 
     def synchronize(self) -> None:
@@ -186,7 +186,7 @@ class Event:
 
 
 class StandIn:
-    """What hpcgnn uses of cupy and, for page-locked memory, of cupyx."""
+    """The parts of cupy that hpcgnn uses and, for page-locked memory, of cupyx."""
 
     ndarray, __version__ = DeviceNdarray, "14.0.0"
     under_way: ClassVar[list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]] = []
@@ -260,7 +260,7 @@ class StandIn:
 
 
 class Card:
-    """A real CuPy behind the functions that tests use; new arrays are NaN, as the stand-in's."""
+    """A real CuPy behind the functions that tests use; new arrays are NaN, as in the stand-in."""
 
     def __init__(self) -> None:
         self._cupy: Any = importlib.import_module("cupy")

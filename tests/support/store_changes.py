@@ -1,4 +1,4 @@
-"""Changes to the file of a store, which its reader must notice."""
+"""Changes to the file of a store that its reader must notice."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Trains with every exchange and grid, and compares bytes: planned, traced, counted in MPI.
+"""Train with every exchange and grid, and compare bytes: planned, traced, and counted in MPI.
 
     mpiexec -n N env LD_PRELOAD=LIBRARY python -m tests.support.traffic_probe LIBRARY FOLDER [all]
 
@@ -49,12 +49,12 @@ class Counter:
         self._sent.restype = self._unknown.restype = ctypes.c_ulonglong
 
     def now(self) -> tuple[int, int]:
-        """Return the bytes sent so far, and the calls that are not modelled."""
+        """Return the bytes sent so far, and the calls without a model."""
         return int(self._sent()), int(self._unknown())
 
 
 class Watched:
-    """Training epochs, with what a rank sent in each: traced, and counted."""
+    """Training epochs, with the bytes that a rank sent in each: traced, and counted."""
 
     def __init__(self, counter: Counter) -> None:
         self.epochs: list[tuple[int, int, int]] = []
@@ -82,7 +82,7 @@ class Watched:
 
 
 def cases(ranks: int, *, every: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the settings: every exchange and grid; schedules and models by turns, or all."""
+    """Yield the settings: every exchange and grid; schedules and models in turn, or all."""
     grids = [copies for copies in range(1, ranks + 1) if ranks % copies == 0]
     ways = list(product(EXCHANGES, grids, SCHEDULES))
     for number, (exchange, copies, schedule) in enumerate(ways):
@@ -102,11 +102,11 @@ def cases(ranks: int, *, every: bool) -> Iterator[tuple[str, ...]]:
 
 
 def compare(watched: Watched, config: Config) -> str:
-    """Return what differs on any rank; collective."""
+    """Return the differences on any rank; collective."""
     world = MPI.COMM_WORLD
     told = list(watched.epochs)
     plan = planned(config, world.size, PER_HOST, EPOCHS) if world.rank == 0 else None
-    # The rehearsal has epochs, too.
+    # The rehearsal also has epochs.
     watched.epochs = []
     sent = world.bcast(plan and plan[2][1].bytes_out.tolist())[world.rank]
     assert len(told) == EPOCHS
@@ -120,13 +120,13 @@ def compare(watched: Watched, config: Config) -> str:
 
 
 def main() -> int:
-    """Return 1 where any numbers differ; rank 0 prints how many runs were compared."""
+    """Return 1 if any numbers differ; rank 0 prints how many runs were compared."""
     world = MPI.COMM_WORLD
     library, folder, *more = sys.argv[1:]
     directory = Path(folder)
     watched, every = Watched(Counter(library)), "all" in more
     platform.node = lambda: f"host{world.rank // PER_HOST}"
-    # Bytes are those of any epoch.
+    # The bytes are the same in any epoch.
     rehearsal._MOST_EPOCHS = EPOCHS
     plain = make_graph()
     (directory / "relations").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Small graphs in parts, configurations for them, and runs to look at."""
+"""Small graphs in parts, their configurations, and runs to inspect."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ Predict = Callable[..., dict[str, Any]]
 
 
 def empty_second(graph: CSRGraph, num_parts: int) -> Partition:
-    """Deal the nodes out to the parts in turn, but give the second none."""
+    """Assign the nodes to the parts in turn, but none to the second."""
     part = np.arange(graph.num_nodes, dtype=np.int32) % num_parts
     return Partition(np.where(part == 1, 0, part), num_parts)
 
@@ -74,7 +74,7 @@ class Graph:
     type_features: Mapping[str, np.ndarray | None] = field(default_factory=dict)
 
     def with_relations(self) -> "Graph":
-        """Return the graph with its edges dealt out to two relations and an empty one."""
+        """Return the graph with its edges assigned to two relations and an empty one."""
         adjacency = self.adjacency.tocoo()
         pick = np.random.default_rng(17).random(adjacency.nnz)
         masks = {"cites": pick < 0.7, "names": pick > 0.5, "nothing": pick > 2}
@@ -88,7 +88,7 @@ class Graph:
         return replace(self, relations=relations)
 
     def with_types(self) -> "Graph":
-        """Return the graph with types of nodes: one bare and without labels, one without nodes."""
+        """Return the graph with node types: one without features and labels, one without nodes."""
         types = type_numbers(len(self.ids), 8)
         labels, split = self.labels.copy(), self.split.copy()
         labels[types == 1] = -1
@@ -109,7 +109,7 @@ def make_graph(
     """Return a graph with a hub, isolated nodes and a node without a label; ids count from 0."""
     rng = np.random.default_rng(seed)
     adjacency = ugly_matrix(num_nodes, seed, weighted=weighted, symmetric=not directed)
-    # A store holds float32 weights.
+    # A store has float32 weights.
     adjacency.data = adjacency.data.astype(np.float32).astype(np.float64)
     classes = rng.integers(0, NUM_CLASSES, num_nodes)
     centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
@@ -143,7 +143,7 @@ def write_store(
     parts: int | None = None,
     edge_width: int = 0,
 ) -> Path:
-    """Write `graph` in parts, four at least; every rank gets the path once the file is there.
+    """Write `graph` in at least four parts; every rank gets the path when the file is there.
 
     Edges have random features of `edge_width` columns, if any.
     """
@@ -163,7 +163,7 @@ def write_store(
 
 
 _WRITTEN: dict[bytes, tuple[bytes, bytes]] = {}
-"""Files of `write_store`: many tests train on one graph, and what they change is their own copy."""
+"""Files of `write_store`: many tests train on one graph, and modify only their own copies."""
 
 
 def _write(plain: Path, path: Path, graph: Graph, method: str, parts: int, edge_width: int) -> None:
@@ -209,16 +209,16 @@ def make_config(store: Path, run: Path, *overrides: str) -> Config:
     defaults = ["model.hidden=5", "model.dropout=0", "train.epochs=4", "run.threads=1"]
     attending = tuple(f"model.name={name}" for name in ("gat", "transformer", "hgt", "rgat"))
     if any(each.startswith(attending) for each in overrides):
-        # It has no use for the weights that many of the graphs here have.
+        # It does not use the weights that many of the graphs here have.
         defaults.append("graph.weights=ignore")
     return load_config(None, [f"graph.store={store}", f"run.dir={run}", *defaults, *overrides])
 
 
 class StopAfter(StopRequest):
-    """A request to stop that arrives in the given epoch, counted from 1."""
+    """A request to stop that arrives in a given epoch, counted from 1."""
 
     def __init__(self, epoch: int) -> None:
-        # The first look comes before the first epoch.
+        # The first check comes before the first epoch.
         self._left = epoch + 1
 
     @property
@@ -229,7 +229,7 @@ class StopAfter(StopRequest):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run has left in its directory."""
+    """The files that a run has left in its directory."""
 
     path: Path
     status: int
@@ -309,12 +309,12 @@ def assert_same(run: Run, other: Run) -> None:
 
 
 MOVED = ("rows_sent", "bytes_sent", "evaluate_rows", "evaluate_bytes")
-"""What a line of metrics says of traffic, which depends on the ranks."""
+"""The traffic in a line of metrics, which depends on the ranks."""
 
 
 TIMES = ("epoch_s", "evaluate_s", "sample_wait_share")
 
 
 def lasting(row: dict[str, Any]) -> dict[str, Any]:
-    """Return what a line of metrics says beside times."""
+    """Return the values in a line of metrics other than times."""
     return {name: value for name, value in row.items() if name not in TIMES}

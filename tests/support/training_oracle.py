@@ -46,7 +46,7 @@ def dense_losses(graph: Graph, config: Config, epochs: int) -> list[float]:
         key = DropoutKey(seed, epoch)
         shown, predicted = None, trains
         if share > 0:
-            # The place of this draw comes before the layers'.
+            # The place of this draw is before those of the layers.
             ones = torch.ones(num_nodes, 1)
             kept = dropout(ones, np.arange(num_nodes), key.at(-1), 1 - share)
             shown, predicted = classes * (kept > 0), trains & (kept[:, 0] == 0)
@@ -59,7 +59,7 @@ def dense_losses(graph: Graph, config: Config, epochs: int) -> list[float]:
 
 
 def first_rows(graph: Graph, model: NodeModel, shown: Tensor | None) -> Tensor:
-    """Return what the first graph layer reads, `shown` being label columns."""
+    """Return the input of the first graph layer; `shown` are label columns."""
     if not isinstance(model, TypedModel):
         x = torch.from_numpy(graph.features.astype(np.float64))
         return x if shown is None else torch.cat([x, shown], 1)
@@ -75,7 +75,7 @@ def first_rows(graph: Graph, model: NodeModel, shown: Tensor | None) -> Tensor:
 
 
 def initial_model(graph: Graph, config: Config) -> NodeModel:
-    """Return the model that the first seed starts from."""
+    """Return the initial model of the first seed."""
     label_width = NUM_CLASSES * (config.train.label_augmentation > 0)
     widths = tuple(width + label_width * (t in LABELLED) for t, width in enumerate(WIDTHS))
     typed = graph.types is not None

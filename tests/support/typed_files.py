@@ -1,4 +1,4 @@
-"""A little graph with node types, in every form that has them."""
+"""A small graph with node types, in every format that has them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,7 +135,7 @@ class LittleTyped:
 
 
 class HeteroData:
-    """What `HeteroData` of torch-geometric offers."""
+    """The interface of `HeteroData` of torch-geometric."""
 
     def __init__(self, stores: dict[Any, Any]) -> None:
         self.stores = stores
@@ -147,7 +147,7 @@ class HeteroData:
 
 
 class HeteroGraph:
-    """What a graph of DGL with node types offers."""
+    """The interface of a DGL graph with node types."""
 
     def __init__(self, little: LittleTyped, data: dict[str, dict[str, Any]]) -> None:
         self._little = little
@@ -161,7 +161,7 @@ class HeteroGraph:
 
 
 class Edges:
-    """What `graph.edges` of DGL offers: a call for the ends, and the data of each type."""
+    """The interface of `graph.edges` of DGL: a call for the ends, and the data of each type."""
 
     def __init__(self, little: LittleTyped) -> None:
         self._little = little

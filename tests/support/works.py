@@ -1,4 +1,4 @@
-"""The cells of docs/matrix.md: two features each, which work together or do not."""
+"""The cells of docs/matrix.md: pairs of features, which work together or do not."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ PREDICT: Mapping[str, Words] = {
     "predict --what embeddings": ("--what", "embeddings"),
     "predict --rollout": ("--rollout", "1"),
 }
-"""What is asked of a run that has ended -> arguments of the command."""
+"""Request to a finished run -> arguments of the command."""
 
 
 def predict_words(name: str) -> list[str]:
-    """Return the arguments of a prediction but for run and output, whose ending they fit."""
+    """Return the arguments of a prediction without run and output, whose file name they match."""
     return [*PREDICT[name], *([] if "--format" in PREDICT[name] else ["--format", "h5"])]
 
 
@@ -73,7 +73,7 @@ SOURCE: Axis = {
 EXCHANGE: Axis = {name: (f"exchange.method={name}",) for name in (*EXCHANGES, "auto")} | {
     "sequential": ("exchange.schedule=sequential",),
     "replication": ("exchange.replication=2",),
-    # Groups have samples of their own, which fields alone have.
+    # Groups have their own samples, which only fields have.
     "groups": (*GROUPS, *OF_FIELDS),
 }
 NUMBERS: Axis = {
@@ -119,7 +119,7 @@ TABLES: Mapping[str, tuple[Axis, Axis]] = {
     "Tasks and numbers": (SOURCE, NUMBERS),
     "Tasks and modes": (MODE, SOURCE),
     "Modes": (MODE, {**NUMBERS, **DOOR}),
-    # Of several tasks --task chooses one.
+    # With several tasks, --task chooses one.
     "Tasks and predictions": (
         {name: words for name, words in SOURCE.items() if "+" not in name},
         {name: (name,) for name in PREDICT},
@@ -129,7 +129,7 @@ TABLES: Mapping[str, tuple[Axis, Axis]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Two features and what the table says of them.
+    """Two features and their entry in the table.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class Cell:
 
     @property
     def doors(self) -> tuple[Feature, ...]:
-        """What the cell is for, beside training."""
+        """The purpose of the cell, besides training."""
         return doors_of(self.words)
 
     @property
@@ -159,7 +159,7 @@ def doors_of(words: Words) -> tuple[Feature, ...]:
 
 
 def cell(row: str, column: str, first: Words, second: Words) -> Cell | None:
-    """Return the cell of two features; None where one has no such option, or a key two values."""
+    """Return the cell of two features; None if one lacks the option, or a key has two values."""
     words = (*first, *second)
     keys = [word.partition("=")[0] for word in words if "=" in word]
     if len(set(keys)) < len(keys):

@@ -1,4 +1,4 @@
-"""Joules: of the counters of processors, and of core seconds where none can be read."""
+"""Joules: from the counters of processors, and from core seconds if none can be read."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ RANGE = 262_143_328_850
 
 
 def host(folder: Path, *packages: int) -> list[Path]:
-    """Write counters of packages, and those that are not whole packages or are one again."""
+    """Write counters of packages, of parts of packages, and repeated ones."""
     names = {f"intel-rapl:{number}": (f"package-{number}", packages[number]) for number in (0, 1)}
     names |= {"intel-rapl:0:0": ("core", 7), "intel-rapl:2": ("psys", 7)}
     names |= {"intel-rapl-mmio:0": ("package-0", 7)}
@@ -42,7 +42,7 @@ def test_a_round_that_nobody_asks_in_is_seen(
     monkeypatch.setattr(energy, "_EVERY_S", 1e-3)
     first, _ = host(tmp_path, 1_000_000, 0)
     with Counters(tmp_path).watched() as counters:
-        # Two thirds of a round three times, which are two rounds.
+        # Two thirds of the counter's range three times, which is twice the range.
         for place in (2, 1, 0):
             first.with_suffix(".new").write_text(str(1_000_000 + place * RANGE // 3))
             first.with_suffix(".new").replace(first)
@@ -63,7 +63,7 @@ def test_the_first_rank_of_a_host_reads_it_and_all_hosts_must(tmp_path: Path, wa
             first.write_text("9000000", encoding="ascii")
             used.append((meter.source, meter.joules()))
     assert used == [("powercap", pytest.approx(9.0)), ("powercap", 0.0)]
-    # Another host has none, or this one.
+    # Only this host or the other one has counters.
     with open_meter(lambda own: [own], True, watts, tmp_path / "none") as meter:
         assert meter.source == ("core seconds at 3.5 W" if watts else "")
     with open_meter(lambda own: [False, own], False, watts, tmp_path) as meter:

@@ -21,7 +21,7 @@ TREES = st.recursive(
 
 
 class Clock:
-    """Stands for `perf_counter_ns`: time passes only when a test says so."""
+    """Stands for `perf_counter_ns`; time passes only when a test says so."""
 
     def __init__(self):
         self.now = 7
@@ -312,7 +312,7 @@ def test_values_that_json_does_not_know_are_refused(tmp_path):
 
 
 class FakeDevice:
-    """A device that takes as long for each mark as it is told."""
+    """A device that takes a given time for each mark."""
 
     def __init__(self):
         self.now = 0

@@ -1,4 +1,4 @@
-"""The rows that training moves are those that the partition's metric counts."""
+"""Training moves as many rows as the partition's metric counts."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import training
 
-# Exchanges restricted to what the training nodes need move fewer rows than the metric counts.
+# Exchanges of only the rows that training nodes need move fewer rows than the metric counts.
 WHOLE = ("exchange.active_sets=false",)
 
 
@@ -90,7 +90,7 @@ def test_kept_products_move_once(comm: MPI.Intracomm, comm_tmp_path: Path, prepa
         if record["epoch"] is None
     ]
     assert sum(before) == (once if prepare == "before" else 0)
-    # An epoch trains and evaluates.
+    # An epoch both trains and evaluates.
     assert fresh.column("rows_sent") == [later[0] + 2 * once] * 3
 
 
@@ -143,7 +143,7 @@ def test_spans_bear_the_step_that_they_are_of(
     config = training.make_config(store, comm_tmp_path / "run", *words, *more)
     run = training.train(comm, config)
     for name, after in (("wait.input", 1), ("dense.backward", 0), ("optimiser", 0)):
-        # The last wait finds that there is no further step.
+        # The last wait finds that there are no further steps.
         expected = [(epoch, step) for epoch in range(2) for step in range(3 + after)]
         for records in spans(run.path, name):
             assert [(each["epoch"], each["step"]) for each in records] == expected

@@ -1,4 +1,4 @@
-"""Faults of the input: the same one-line error on every rank, and earlier results stay whole."""
+"""Faulty input gives the same one-line error on every rank, and earlier results stay intact."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +26,7 @@ Change = Callable[[h5py.File], None]
 
 
 def change_store(path: Path, change: Change) -> None:
-    """Change the file as an unlucky tool would, leaving the recorded checksums as they are."""
+    """Change the file like a faulty tool, without updating the recorded checksums."""
     with h5py.File(path, "r+", libver=("v110", "v110")) as file:
         change(file)
 
@@ -40,7 +40,7 @@ def flip_byte(path: Path, dataset: str) -> None:
 
 
 def put(name: str, row: int, value: float) -> Callable[[Path], None]:
-    """Return a change of one row; the last row lies on the last rank."""
+    """Return a change of one row; the last row is on the last rank."""
 
     def change(file: h5py.File) -> None:
         file[name][row] = value
@@ -80,7 +80,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 def refuse(comm: MPI.Intracomm, store: Path, run: Path, message: str, *settings: str) -> None:
-    """Require that a start over fails with `message` on every rank."""
+    """Require that a fresh start fails with `message` on every rank."""
     config = make_config(store, run, "run.resume=never", "train.epochs=2", *settings)
     with pytest.raises(CollectiveInputError, match=message) as caught:
         train(comm, config)
@@ -93,7 +93,7 @@ def test_damaged_stores(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     earlier = train(comm, make_config(good, comm_tmp_path / "run", "train.epochs=1"))
     comm.Barrier()
     files = {path: path.read_bytes() for path in earlier.path.rglob("[!.]*") if path.is_file()}
-    # The log alone tells of the fault.
+    # Only the log reports the fault.
     del files[earlier.path / "log.txt"]
     assert len(files) >= 8
     for name, (spoil, message) in FAULTS.items():

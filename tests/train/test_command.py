@@ -1,4 +1,4 @@
-"""The training command as users start it: mpiexec, signals, exit statuses, one line for a fault."""
+"""The training command in real use: mpiexec, signals, exit statuses, one-line errors."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.support.faults import ranks_of, run_with_fault
 from tests.support.training import Run, make_config, make_graph, train, write_store
 
 ROOT = Path(__file__).resolve().parents[2]
-# Generous, for machines that are busy with other things.
+# Long, for machines that are busy with other work.
 LIMIT_S = 240
 MpiRun = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -42,11 +42,11 @@ SETTINGS = (
 @pytest.mark.timeout(4 * LIMIT_S)
 @pytest.mark.parametrize("ranks_too", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_signals_and_kills(tmp_path: Path, store: Path, ranks_too: bool) -> None:
-    """SIGUSR1 to the launcher, SIGTERM to the ranks, a killed rank: the run goes on each time."""
+    """After SIGUSR1 to the launcher, SIGTERM to the ranks, or a killed rank, the run resumes."""
     run = tmp_path / "run"
 
     def interrupt(epoch: int, send: Callable[[int], None]) -> int:
-        """Return the status of a run that is sent something while its last rank is in an epoch."""
+        """Return the status of a run that is sent a signal while its last rank is in an epoch."""
         fault = f"1 wait exchange.forward {epoch}"
         ended = run_with_fault(2, store, run, SETTINGS, fault, LIMIT_S, send)
         assert "Traceback" not in ended.errors
@@ -54,7 +54,7 @@ def test_signals_and_kills(tmp_path: Path, store: Path, ranks_too: bool) -> None
         return ended.status
 
     def end_ranks(_: int) -> None:
-        # The one that waits last.
+        # The process that waits last.
         for rank in sorted(ranks_of(run)):
             os.kill(rank, signal.SIGTERM)
 
@@ -141,7 +141,7 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
 
 
 def test_worlds_of_size_one_are_noticed(tmp_path: Path, store: Path) -> None:
-    """A launcher that speaks another protocol starts worlds of one rank; the first one speaks."""
+    """A launcher with another protocol starts worlds of one rank; only the first one reports it."""
     words = [f"graph.store={store}", f"run.dir={tmp_path / 'run'}", *SETTINGS]
     command = [sys.executable, "-m", "hpcgnn.train", *words]
     launchers = ("OMPI_", "PMI", "PRTE_", "SLURM_")

@@ -1,4 +1,4 @@
-"""Rows that a backward pass fetches again are rounded as they were in its forward pass."""
+"""Rows that a backward pass fetches again are rounded as in its forward pass."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ LAYERS = (
     "model.num_layers=3",
     "model.hidden=8",
     "model.dropout=0.2",
-    # Kept products are not rounded, and not kept by both schedules.
+    # Kept products are not rounded, and only one of the schedules keeps them.
     "exchange.keep_products=never",
 )
 KEPT, AGAIN = (
@@ -36,7 +36,7 @@ ATTENTION = ("gat", "gatv2", "rgat", "transformer", "hgt")
 
 
 def gradient(comm: MPI.Intracomm, config: Config) -> np.ndarray:
-    """Return the gradient of the first step of an epoch, one after the other of all parameters."""
+    """Return the gradient of the first step of an epoch, all parameters concatenated."""
     with ProcessGrid(comm) as grid:
         task = load_task(Context.open(grid, config, TraceRecorder.off()))
         model = task.objective.make_model(SEED)
@@ -51,7 +51,7 @@ def gradient(comm: MPI.Intracomm, config: Config) -> np.ndarray:
 
 
 def check(one: np.ndarray, other: np.ndarray) -> None:
-    """Two draws differ by a hundredth and more; sums in other orders by 1e-7 or so."""
+    """Two draws differ by at least a hundredth, sums in other orders by about 1e-7."""
     assert np.linalg.norm(one - other) <= 2e-5 * np.linalg.norm(one)
 
 

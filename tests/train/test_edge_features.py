@@ -1,4 +1,4 @@
-"""Models that read features of edges: the same at any number of ranks; what does not apply."""
+"""Models that read edge features: equal for any number of ranks; invalid settings."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -159,7 +159,7 @@ MODULE = ("model.name=pyg:torch_geometric.nn:GAT", "model.options.norm=batch_nor
 
 MODULES = (
     pytest.mark.skipif(find_spec("torch_geometric") is None, reason="needs torch_geometric"),
-    # It is imported inside of the test.
+    # The function imports it.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 )
 

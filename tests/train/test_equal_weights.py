@@ -1,4 +1,4 @@
-"""A rank whose weights differ is named, before they are in a checkpoint."""
+"""A rank whose weights differ is named before they are in a checkpoint."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_one_flipped_bit_names_its_rank(comm: MPI.Intracomm) -> None:
         check_equal_weights(comm, tensors, "epoch 3")
     assert caught.value.status == MACHINE_FAULT
     if comm.size == 2:
-        # Nobody knows whose are right.
+        # It is unknown whose weights are right.
         assert "rank 0 on" in str(caught.value)
         assert "than one another" in str(caught.value)
     else:

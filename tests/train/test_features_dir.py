@@ -1,4 +1,4 @@
-"""Features in files without names: the bits of those in memory, and nothing left behind."""
+"""Features in unnamed files give the same bits as in memory, and nothing is left behind."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What the settings of training do, seen from outside."""
+"""The effects of training settings, seen from outside."""
 
 import math
 import sys
@@ -204,7 +204,7 @@ def test_evaluations_move_apart() -> None:
     assert evaluations("train.evaluate_every=3", "train.evaluate_growth=1.5") == [3, 8, 15, 20]
     with pytest.raises(InputError, match="evaluate_growth"):
         evaluations("train.evaluate_growth=0.5")
-    # A quadratic count would take hours.
+    # Quadratic counting would take hours.
     words = ["graph.store=a", "run.dir=b", "train.epochs=1000000"]
     assert num_evaluations(load_config(None, words).train) == 10**6
 
@@ -219,7 +219,7 @@ def test_clipping_scales_the_common_norm(comm: MPI.Intracomm) -> None:
         assert second.grad.tolist() == [0.0, 4.0]
         clip_gradients(grid, [first, second], [], 1)
         np.testing.assert_allclose([*first.grad, *second.grad], [0.6, 0, 0, 0.8], rtol=1e-5)
-        # Ranks hold rows of their own: their squares add up.
+        # Each rank has its own rows, so their squares add up.
         rows = torch.nn.Parameter(torch.zeros(1, 2))
         rows.grad = torch.tensor([[0.0, 0.8 / comm.size**0.5]])
         clip_gradients(grid, [first], [rows], 0.5)
@@ -294,7 +294,7 @@ def test_columns_that_drown_others_are_named(
 
 @pytest.mark.parametrize("name", ["gin", "gine"])
 def test_one_number_is_learned_with_every_seed(tmp_path: Path, name: str) -> None:
-    """The perceptron of the last layer is as wide as hidden ones: one rectifier would die."""
+    """The last layer's perceptron is as wide as hidden ones: a single rectifier would die."""
     rng = np.random.default_rng(5)
     num_nodes, edges = 400, rng.integers(0, 400, (2, 1600))
     edges = np.unique(np.concatenate([edges, edges[::-1]], axis=1), axis=1)
@@ -363,7 +363,7 @@ def test_a_constant_model_is_remarked_on(
 
 @pytest.mark.quality
 def test_one_class_of_all_is_no_fault(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    """A model that gives all tested nodes the class that they have is right."""
+    """A model that gives all test nodes their own class is right."""
     graph = training.make_graph()
     labels = np.where(graph.split == Split.TEST, 1, graph.labels)
     blank = replace(graph, features=np.zeros_like(graph.features), labels=np.minimum(labels, 1))

@@ -1,4 +1,4 @@
-"""Metrics over ranks equal a recount of all nodes on one."""
+"""Metrics over ranks equal those computed from all nodes in one process."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ NUM_NODES = 53
 
 
 def f1(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float]:
-    """Return micro and macro F1 by counting class after class."""
+    """Return micro and macro F1 by counting one class after the other."""
     scores, hits, errors = [], 0, 0
     for kind in range(truth.shape[1]):
         both = int((truth[:, kind] & guess[:, kind]).sum())
@@ -47,7 +47,7 @@ def curves(truth: np.ndarray, logits: np.ndarray) -> tuple[float, float]:
 
 
 def middles(logits: np.ndarray) -> np.ndarray:
-    """Return the middles of the bins of logits, which then tie exactly where their bins do."""
+    """Return the middles of the bins of logits, which tie exactly if their bins are equal."""
     bins = bins_of(torch.from_numpy(logits)).numpy()
     return np.vectorize(lambda place: (lower_edge(place) + lower_edge(place + 1)) / 2)(bins)
 
@@ -68,7 +68,7 @@ def test_multi_label(comm: MPI.Intracomm, absent: bool, tuned: bool) -> None:
     rng = np.random.default_rng(8)
     logits = middles(rng.normal(size=(NUM_NODES, NUM_CLASSES)) - 1)
     truth = rng.random((NUM_NODES, NUM_CLASSES)) < 0.3
-    # A class that nobody has and nobody is given.
+    # A class that no node has and none is assigned.
     truth[:, 1], logits[:, 1] = False, -1.0
     split = rng.integers(0, 3 if absent else 4, NUM_NODES).astype(np.uint8)
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 3), comm.rank)
@@ -119,7 +119,7 @@ def test_a_threshold_parts_logits_of_any_size(comm: MPI.Intracomm, size: float) 
 
 def test_the_number_of_labels_is_chosen(comm: MPI.Intracomm) -> None:
     rng = np.random.default_rng(8)
-    # Coarse, so that labels of a node are often equal.
+    # Coarse scores, so that those of a node's labels are often equal.
     logits = np.round(rng.normal(size=(NUM_NODES, NUM_CLASSES)), 1)
     truth = rng.random((NUM_NODES, NUM_CLASSES)) < 1 / (1 + np.exp(-2 * logits))
     split = rng.integers(0, 4, NUM_NODES).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Every model and option, from the command's side: training equals the dense reference."""
+"""Every model and option in the training command equals the dense reference."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +69,7 @@ BATCH_NORMALISED = ("gcn", "sage", "gat", "gin", "mixhop", "rgcn", "sign", "tran
 def test_rounding_does_not_reach_running_means(
     comm: MPI.Intracomm, comm_tmp_path: Path, name: str
 ) -> None:
-    """A bias in front of the norm has no gradient but rounding, of which Adam makes whole steps."""
+    """The gradient of a bias before the norm is only rounding, with which Adam makes full steps."""
     graph = training.make_graph(num_nodes=40)
     store = training.write_store(comm, comm_tmp_path, graph)
     words = (f"model.name={name}", "model.norm=batch", "model.dropout=0", "train.epochs=3")

@@ -1,4 +1,4 @@
-"""A step of the optimiser is right whatever the order in memory, and exact where that is asked."""
+"""A step of the optimiser is right for any order in memory, and exact if that is required."""
 
 import copy
 
@@ -16,7 +16,7 @@ STEPS = 5
 
 
 class Weights(TrainableModule):
-    """Matrices alone."""
+    """A model that consists of matrices."""
 
     def __init__(self, *shapes: tuple[int, ...]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Training equals a serial dense float64 reference, however the graph is spread."""
+"""Training equals a serial dense float64 reference, for any distribution of the graph."""
 
 from pathlib import Path
 

@@ -95,9 +95,9 @@ class RowsAlone(Sums):
 
 @pytest.fixture
 def modules(comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a directory with own_model.py of the examples and more modules, all of them new."""
+    """Work in a directory with own_model.py of the examples and more modules, freshly imported."""
     for name in ("own_model", "faulty_models", "edge_models"):
-        # Set first, so that what is imported now goes again.
+        # Set first, so that modules imported from now on are removed again.
         monkeypatch.setitem(sys.modules, name, sys)
         monkeypatch.delitem(sys.modules, name)
     if comm.rank == 0:

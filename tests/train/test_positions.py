@@ -1,4 +1,4 @@
-"""Features of edges from positions: as counted by hand, and the same at any number of ranks."""
+"""Edge features from positions: equal to values by hand, for any number of ranks."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def write(comm: MPI.Intracomm, folder: Path, **changes: np.ndarray | None) -> Path:
-    """Write the graph in four parts, of which one is empty."""
+    """Write the graph in four parts, one of them empty."""
     path = folder / "mesh.h5"
     if comm.rank == 0:
         given = {name: each for name, each in (arrays() | changes).items() if each is not None}

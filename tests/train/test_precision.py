@@ -1,4 +1,4 @@
-"""Training with rows in bfloat16: close to float64, and the same promises as in float32."""
+"""Training with bfloat16 rows: close to float64, with the same guarantees as in float32."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ MODELS = [
     ("gat", "hidden=40", "heads=4", "attention_dropout=0.3", "edge_dropout=0.2"),
     ("gatv2", "hidden=6", "heads=2"),
     ("mixhop", "norm=layer", "activation=elu"),
-    # Not over normalised columns: of this graph one has next to no variance, and in float64, too, a
+    # Not over normalised columns: one in this graph has almost no variance, and even in float64 a
     # change of the features by 2^-9 changes the third loss by 1 %.
     ("gin",),
     ("appnp", "hops=3", "teleport=0.2"),
@@ -63,8 +63,8 @@ def test_every_model_is_close_to_float64(
         graph = graph.with_relations()
     store = training.write_store(comm, comm_tmp_path, graph)
     model = [f"model.{each}" for each in (f"name={name}", "dropout=0.4", *options)]
-    # Adam's first steps are of one length whatever the gradient's: where that is nearly zero,
-    # rounding would choose their direction.
+    # Adam's first steps have the same length for any gradient: if that is nearly zero, rounding
+    # would determine their direction.
     words = [*model, "train.optimizer=sgd", "train.learning_rate=0.05"]
     method = "aware" if name == "rgat" else "joint"
     found = losses(comm, store, comm_tmp_path / "run", *words, f"exchange.method={method}", NARROW)
@@ -219,7 +219,7 @@ def test_few_bits_round_what_trains_and_no_result(
     rounded = run.column("train_loss") != plain.column("train_loss")
     assert rounded == (comm.size > 1)
     if comm.rank == 0:
-        # In one process nothing travels.
+        # In one process, no rows travel.
         training.predict_with(MPI.COMM_SELF, run, monkeypatch, capsys)(comm_tmp_path / "one.h5")
         with h5py.File(comm_tmp_path / "one.h5") as file:
             expected, ids = file["probabilities"][...], file["node_id"][...]

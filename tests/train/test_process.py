@@ -1,4 +1,4 @@
-"""The process of a rank: every pool of threads in it has the size that is asked for."""
+"""The process of a rank: every pool of threads has the requested size."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_holes_in_the_heap_go_back() -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     holes, left = map(float, done.stdout.split())
     assert holes > 90
-    # The pins: 2 MB, and the pages that each shares with a hole.
+    # The pins: 2 MB, plus the pages that each shares with a hole.
     assert left < 12
 
 
@@ -104,6 +104,6 @@ def test_cores_are_divided_among_ranks_and_few_are_told(mpi_run: MpiRun, tmp_pat
     shown = mpi_run(2, script)
     own = [1, num_cores // 2, num_cores, 2, 2]
     assert shown.stdout.splitlines() == [str(own)] * 2
-    # Of each rank, where it was alone with one core; not with all of them.
+    # One for each rank that was alone on its core; not with all of them.
     told = "1 of 1 ranks may use fewer cores than their 2 threads: "
     assert shown.stderr.count("may use fewer cores") == shown.stderr.count(told) == 2

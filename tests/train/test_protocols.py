@@ -1,4 +1,4 @@
-"""A class of a protocol defines every method of it: a stub of the protocol would return None."""
+"""A class of a protocol defines all of its methods: a stub of the protocol would return None."""
 
 import ast
 import inspect
@@ -16,7 +16,7 @@ PROTOCOLS = (Objective, Source, About, Examples, BatchExamples, SubgraphExamples
 
 
 def classes(protocol: Any) -> Iterator[type]:
-    """Yield what is derived from a protocol in hpcgnn, protocols of their own left out."""
+    """Yield the classes derived from a protocol in hpcgnn, except for protocols themselves."""
     for kind in protocol.__subclasses__():
         if not kind.__dict__.get("_is_protocol", False) and kind.__module__.startswith("hpcgnn."):
             yield kind
@@ -24,14 +24,14 @@ def classes(protocol: Any) -> Iterator[type]:
 
 
 def is_stub(value: object) -> bool:
-    """Return whether a function, method or property has a docstring and dots for a body."""
+    """Return whether the body of a function, method or property is a docstring and dots."""
     function = getattr(value, "fget", None) or getattr(value, "__func__", value)
     if not inspect.isfunction(function):
         return False
     try:
         source = inspect.getsource(function)
     except OSError:
-        # A dataclass has made it.
+        # A dataclass has generated it.
         return False
     (made,) = ast.parse(textwrap.dedent(source)).body
     assert isinstance(made, ast.FunctionDef)
@@ -41,7 +41,7 @@ def is_stub(value: object) -> bool:
 
 
 def stubs(kind: type) -> list[str]:
-    """Return the members that a class has as stubs."""
+    """Return the members of a class that are stubs."""
     return [name for name in dir(kind) if is_stub(inspect.getattr_static(kind, name))]
 
 

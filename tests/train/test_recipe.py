@@ -1,4 +1,4 @@
-"""Label augmentation and Correct and Smooth, from the command's side."""
+"""Label augmentation and Correct and Smooth in the training command."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Equal bits of losses, weights and predictions, however a graph is spread and its rows travel."""
+"""Equal bits of losses, weights and predictions for any distribution and any exchange."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_equal_bits(
         train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "alone", *options))
     comm.Barrier()
     alone = Run(comm_tmp_path / "alone", 0)
-    # The quick models come by all exchanges over the numbers of ranks, the slow ones at each.
+    # Quick models use all exchanges over the numbers of ranks, slow ones use all with each number.
     pulls = model in EDGE_MODELS or model == "rgat"
     ways = tuple(way for way in WAYS if not (pulls and way[0].endswith(("push", "joint"))))
     if model in QUICK:

@@ -1,4 +1,4 @@
-"""A run that was stopped and started again ends like one that was not."""
+"""A run that is stopped and restarted ends like an uninterrupted one."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def store(comm: MPI.Intracomm, comm_tmp_path: Path) -> Path:
 
 
 def interrupt(comm: MPI.Intracomm, store: Path, run: Path, epoch: int, *settings: str) -> None:
-    """Train until a stop in `epoch`; nothing but the stop leaves a checkpoint."""
+    """Train until a stop in `epoch`; only the stop leaves a checkpoint."""
     config = training.make_config(store, run, "run.checkpoint_every=0", *settings)
     stopped = training.train(comm, config, training.StopAfter(epoch))
     assert stopped.status == EXIT_REQUEUE
@@ -79,7 +79,7 @@ def test_seeds_and_patience_go_on(comm: MPI.Intracomm, comm_tmp_path: Path, stor
     whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *settings))
     first = whole.summary["seeds"][0]["epochs"]
     assert 3 <= first < 30
-    # The first stop ends the first seed with its patience, the second comes amid the next seed.
+    # The first stop comes when the first seed's patience ends, the second in the middle of a seed.
     interrupt(comm, store, comm_tmp_path / "parts", first, *settings)
     interrupt(comm, store, comm_tmp_path / "parts", 2, *settings)
     parts = training.train(comm, training.make_config(store, comm_tmp_path / "parts", *settings))
@@ -124,7 +124,7 @@ def test_a_killed_run_goes_on(comm: MPI.Intracomm, comm_tmp_path: Path, store: P
     interrupt(comm, store, path, 5, *settings)
     if comm.rank == 0:
         with (path / "metrics.jsonl").open("a") as file:
-            # Epochs after the last checkpoint, and a line that a kill has cut.
+            # Epochs after the last checkpoint, and a line that was cut by a kill.
             file.write('{"seed": 1, "epoch": 5, "train_loss": 0.5}\n{"seed": 1, "epo')
         (path / "checkpoints" / ".seed1-epoch000006.partial-4711").mkdir()
         (path / "checkpoints" / ".seed1-epoch000006.partial-4711" / "model.safetensors").touch()
@@ -142,7 +142,7 @@ def test_a_finished_run_says_so(
     config = training.make_config(store, comm_tmp_path / "run", "train.epochs=2")
     run = training.train(comm, config)
     before = {path: path.stat().st_mtime_ns for path in run.path.glob("[!.]*")}
-    # It tells of every start.
+    # It records every start.
     del before[run.path / "log.txt"]
     summary = run.summary
     capfd.readouterr()
@@ -178,7 +178,7 @@ def test_a_signal_before_the_first_epoch(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
     config = training.make_config(store, comm_tmp_path / "run", "train.epochs=2")
-    # Any rank may be the one that hears it.
+    # Any rank may be the one that receives it.
     early = training.train(
         comm, config, training.StopAfter(0) if comm.rank == comm.size - 1 else None
     )

@@ -1,4 +1,4 @@
-"""Features of edges that are scaled: as if the store held them so, at every door."""
+"""Scaled edge features give the same as a store of scaled features, in every command."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,12 +41,12 @@ DOORS = {
 
 
 def far(seed: int = 3) -> EdgeGraph:
-    """Return a graph with labels of all kinds, and features of edges that are far from 0."""
+    """Return a graph with labels of all kinds, and edge features with means far from 0."""
     graph, rng = ugly_edges("classes", relations=True), np.random.default_rng(seed)
     count = len(graph.src)
     features = np.stack([1.7e9 + rng.normal(0, 40, count), rng.exponential(500, count)], axis=1)
     assert graph.relation is not None
-    # Of the second relation of another size.
+    # Those of the second relation have another size.
     features[graph.relation == 1] *= 3
     return replace(
         graph,
@@ -59,7 +59,7 @@ def far(seed: int = 3) -> EdgeGraph:
 def scaled(
     graph: EdgeGraph, measured: np.ndarray | None = None, by: EdgeGraph | None = None
 ) -> EdgeGraph:
-    """Return it with features standardised relation by relation, as those of `by` are."""
+    """Return it with features standardised relation by relation, with the statistics of `by`."""
     by = graph if by is None else by
     assert graph.edge_features is not None
     assert by.edge_features is not None

@@ -1,4 +1,4 @@
-"""Training on sparse features: the losses of dense ones, at any number of ranks."""
+"""Training on sparse features gives the losses of dense ones, for any number of ranks."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ MODELS = ("gcn", "sage", "appnp", "gcnii")
 
 @pytest.fixture
 def stores(comm: MPI.Intracomm, comm_tmp_path: Path) -> dict[str, Path]:
-    """The graph with sparse features and with dense ones, in parts of which one is empty."""
+    """The graph with sparse features and with dense ones, in parts, one of them empty."""
     if comm.rank == 0:
         rng = np.random.default_rng(3)
         features = sp.random(N, F, 0.05, "csr", np.float64, rng).toarray()
@@ -110,7 +110,7 @@ def test_losses_are_those_of_dense_features(
     [
         ("gat", "model.heads=2", "model.input_dropout=0.4"),
         ("gatv2", "exchange.schedule=sequential"),
-        # Its map of all relations is narrower than the features, and wider.
+        # The map of all relations is narrower than the features, and wider.
         ("rgcn", "model.num_bases=2"),
         ("rgcn", "model.hidden=64"),
         ("rgat", "model.heads=2"),

@@ -1,4 +1,4 @@
-"""Training over several splits equals a run on each of them, also after a stop in the middle."""
+"""Training over several splits equals a run on each of them, also after a stop in between."""
 
 import statistics
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_stop_in_the_middle(comm: MPI.Intracomm, comm_tmp_path: Path, store: Pat
     words = (*SHORT, "train.splits=[0,1,2]")
     whole = over(comm, make_config(store, comm_tmp_path / "whole", *words))
     config = make_config(store, comm_tmp_path / "parts", *words)
-    # Each run looks once before its first epoch.
+    # Each run checks once before its first epoch.
     stopped = over(comm, config, StopAfter(8))
     assert stopped.status == EXIT_REQUEUE
     assert (stopped.path / "split-1").is_dir()

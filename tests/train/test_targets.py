@@ -1,4 +1,4 @@
-"""Numbers of nodes are learned to their planted optimum, alike on any ranks; bad files are told."""
+"""Numbers of nodes are learned to their planted optimum, equally on any ranks; faulty files."""
 
 import csv
 from pathlib import Path
@@ -28,7 +28,7 @@ LINEAR = ("model.name=sage", "model.num_layers=1", "train.dtype=float64")
 
 
 def design(graph: Graph) -> np.ndarray:
-    """Return what one layer of GraphSAGE is linear in: own rows, means both ways, and a one."""
+    """Return the inputs of a linear GraphSAGE layer: own rows, means both ways, and a one."""
     forward = sp.csr_matrix(graph.adjacency != 0).astype(float)
     means = [
         sp.diags_array(1 / np.maximum(np.asarray(each.sum(1)).ravel(), 1)) @ each @ graph.features
@@ -38,7 +38,7 @@ def design(graph: Graph) -> np.ndarray:
 
 
 def planted(graph: Graph) -> np.ndarray:
-    """Return two targets, linear but for noise, with gaps: one far from 0, other units."""
+    """Return two targets, linear except for noise, with gaps: one far from 0, in other units."""
     rng = np.random.default_rng(5)
     inputs = design(graph)
     exact = inputs @ rng.normal(size=(inputs.shape[1], 2))
@@ -123,7 +123,7 @@ def test_a_run_that_was_stopped_goes_on(
 ) -> None:
     graph = make_graph()
     store = write_store(comm, comm_tmp_path, graph)
-    # One column, and a node without a value among those to train on.
+    # One column, with a missing value at a training node.
     file = write_targets(comm, comm_tmp_path / "one.npy", planted(graph)[:, 0])
     words = (f"graph.targets={file}", f"train.task={task}", "train.epochs=4", "model.dropout=0.2")
     whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
@@ -141,7 +141,7 @@ def test_another_file_is_noticed(comm: MPI.Intracomm, comm_tmp_path: Path, epoch
     words = (f"graph.targets={file}", "train.epochs=4")
     config = make_config(store, comm_tmp_path / "run", *words)
     train(comm, config, StopAfter(epoch))
-    # The mean and the deviation of those to train on stay.
+    # The mean and the deviation of the training nodes stay.
     write_targets(comm, file, np.where(graph.split[:, None] == Split.TEST, 0, targets))
     with pytest.raises(CollectiveInputError, match=r"another store or graph\.targets than"):
         train(comm, config)

@@ -1,1 +1,1 @@
-"""Attention in training: scores of each form, and the passes that they share."""
+"""Attention in training: a torch function for each form of scores, and the passes they share."""

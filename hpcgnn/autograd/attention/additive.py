@@ -1,13 +1,13 @@
 """Attention over the edges of a graph as a torch function; coefficients are never stored.
 
-Values are the projected input, computed for some heads at a time, in the forward pass and again in
-the backward one: no array of all heads but the result waits between the passes, and what is in
-memory or on the wire at one time shrinks with the number of passes.
+Values are the projected input. They are computed for some heads at a time, and again in the
+backward pass: the result is the only array of all heads that is kept between the passes, and the
+memory and messages of one moment shrink with the number of passes over heads.
 
 Where one rank holds the whole pattern and the heads share their input, additive attention comes
-before the projection instead. Rows then go by in chunks that stay in cache: their means for all
-heads, the projection of the means into the layer's columns, and backward the same again. Beside the
-input nothing waits for the backward pass, and no array of all heads exists but the result.
+before projection instead. Rows are processed in chunks that stay in cache: the means of a chunk for
+all heads are computed, then projected into the layer's columns; the backward pass repeats this.
+Only the input is kept for the backward pass, and the result is the only array of all heads.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ from hpcgnn.autograd.attention.head_passes import (
     TargetMap,
     columns_of,
     heads_in_pass,
-    numbers,
+    new_empty,
     passes,
     rows_of,
 )
@@ -47,10 +47,10 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import FloatArray
 
 _CHUNK_BYTES = 2 << 20
-"""Of the means of a chunk of rows: they stay in cache until they are projected."""
+"""Size of the means of a chunk of rows, which stay in cache until they are projected."""
 _LINE_BYTES = 64
 _SLICES = 8
-"""Threads that can differentiate rows at a time; each slice costs a number a node and head."""
+"""Threads that can differentiate rows at a time; each slice has a number for each node and head."""
 
 ScoresOf: TypeAlias = Callable[[FloatArray], Scores]
 """Makes the scores of edges from their weights."""
@@ -72,8 +72,8 @@ class Heads:
     """How the heads of a layer attend.
 
     `make_scores` makes the scores of the edges from the weights of some heads. With `average` the
-    result is the mean of the heads, and not all of them side by side. `draw` has the edges and
-    weights to leave out, of `edge_draw`.
+    result is the mean of the heads, and not all of them side by side. `draw`, from `edge_draw`, has
+    the edges and weights to leave out.
     """
 
     operator: AttentionOperator
@@ -82,12 +82,12 @@ class Heads:
     draw: EdgeDraw | None = None
 
     def scores(self, weights: Tensor, heads: slice) -> tuple[Scores, EdgeDraw | None]:
-        """Return the scores of some heads and what they leave out."""
+        """Return the scores of some heads, and their draw of what to leave out."""
         draw = None if self.draw is None else self.draw.of_heads(heads.start)
         return self.make_scores(rows_of(weights[heads])), draw
 
     def shared(self, in_width: int, weights: Tensor) -> SharedLayer | None:
-        """Return the layer for which attention comes before projection; None where it must not."""
+        """Return the layer if attention comes before projection; None if it does not."""
         pattern, scores = self.operator.whole, self.make_scores(rows_of(weights))
         if pattern is None or not isinstance(scores, AdditiveScores) or scores.reads_edges:
             return None
@@ -103,8 +103,8 @@ class _Attend(torch.autograd.Function):
         keep = any(ctx.needs_input_grad)
         by_pass, softmaxes = [], []
         targets, narrow = TargetMap(own, target_map).targets, like_rows(projection, x)
-        # Of 16 bits a sum of heads would round with each.
-        result = numbers(targets if heads.average else x, (len(targets), len(bias)))
+        # In 16 bits, the sum over heads would be rounded after each of them.
+        result = new_empty(targets if heads.average else x, (len(targets), len(bias)))
         if heads.average:
             result[:] = bias
         vectors = _vectors(weights, projection)
@@ -115,7 +115,7 @@ class _Attend(torch.autograd.Function):
             shares = rows_of(columns_of(targets, part, weights))
             into, shift = result[:, columns], None if heads.average else rows_of(bias[columns])
             if heads.average or result.dtype != targets.dtype:
-                into = numbers(targets, (len(targets), values.shape[1]))
+                into = new_empty(targets, (len(targets), values.shape[1]))
             attention_input = AttentionInput(scores, values, shares, draw)
             with memory.ordered():
                 softmax = heads.operator.attend(
@@ -129,7 +129,7 @@ class _Attend(torch.autograd.Function):
             elif result.dtype != targets.dtype:
                 result[:, columns] = into
         result = result.to(x.dtype)
-        # Saved twice, it might be computed twice.
+        # If a tensor were saved twice, rematerialisation might compute it twice.
         others = [] if own is x else [own]
         outs = by_pass or [result]
         ctx.save_for_backward(x, projection, target_map, weights, bias, *outs, *others)
@@ -174,15 +174,15 @@ class _Attend(torch.autograd.Function):
 
 
 def _vectors(weights: Tensor, projection: Tensor) -> Tensor:
-    """Return the first D columns of the weights, without those of features of edges."""
+    """Return the first D columns of the weights, without those for features of edges."""
     return weights[:, : len(projection) // len(weights)]
 
 
 class _Chunks:
     """The attention of one layer by chunks of rows, in buffers that the chunks share.
 
-    A mean has a one behind its last column, and a map the bias: the product adds it, and the
-    product for the gradient of the map sums up that of the bias.
+    Means have a column of ones after their last, and maps the bias: the product adds the bias, and
+    the product for the gradient of the maps also gives that of the bias.
     """
 
     def __init__(
@@ -191,10 +191,10 @@ class _Chunks:
         self._average, self._rows_dtype = layer.average, x.dtype
         self._exact, self._maps = maps, like_rows(maps, x)
         self.folded = torch.einsum("hdf,hd->hf", maps, weights)
-        # Rows at random are read faster from huge pages than copying them takes; attention reads
-        # them in the precision of scores.
-        self.x = x = numbers(maps, x.shape).copy_(x)
-        by_source = torch.mm(x, self.folded.t(), out=numbers(x, (len(x), len(weights))))
+        # Random reads from huge pages save more time than this copy takes; attention reads rows in
+        # the precision of scores.
+        self.x = x = new_empty(maps, x.shape).copy_(x)
+        by_source = torch.mm(x, self.folded.t(), out=new_empty(x, (len(x), len(weights))))
         score = AdditiveScore(
             values=rows_of(x),
             source=rows_of(by_source),
@@ -213,10 +213,10 @@ class _Chunks:
             yield slice(start, min(start + self._step, self._num_rows))
 
     def buffer(self) -> Tensor:
-        """Return room for the means of a chunk."""
-        room = self.x.new_empty(self._shape)
-        room[:, :, self.x.shape[1]] = 1
-        return room
+        """Return a buffer for the means of a chunk."""
+        buffer = self.x.new_empty(self._shape)
+        buffer[:, :, self.x.shape[1]] = 1
+        return buffer
 
     def means(self, rows: slice, buffer: Tensor) -> tuple[Tensor, Tensor]:
         """Return means (rows, H, more than F), in `buffer`, and log-sum-exps (rows, H)."""
@@ -228,8 +228,8 @@ class _Chunks:
     def with_bias(self, bias: Tensor) -> Tensor:
         """Return the maps that `project` takes, (H, F + 1, D)."""
         heads, width, _ = self._maps.shape
-        behind = bias.expand(heads, width) if self._average else bias.view(heads, width)
-        maps = torch.cat([self._exact.transpose(1, 2), behind[:, None]], dim=1)
+        by_head = bias.expand(heads, width) if self._average else bias.view(heads, width)
+        maps = torch.cat([self._exact.transpose(1, 2), by_head[:, None]], dim=1)
         return (maps / heads if self._average else maps).to(self._rows_dtype)
 
     def project(self, mean: Tensor, maps: Tensor, into: Tensor) -> None:
@@ -249,8 +249,8 @@ class _Chunks:
         else:
             upper = self._columns(gradient)
         out, means = (
-            self._by_head(one, width)
-            for one, width in ((into, self._maps.shape[2]), (mean, for_maps.shape[2]))
+            self._by_head(rows, width)
+            for rows, width in ((into, self._maps.shape[2]), (mean, for_maps.shape[2]))
         )
         upper, maps = as_multiplied(upper), as_multiplied(self._maps)
         if upper.dtype != means.dtype:
@@ -288,13 +288,13 @@ class _AttendShared(torch.autograd.Function):
         x, projection, own, target_map, weights, bias = tensors
         targets = TargetMap(own, target_map).targets
         chunks = _Chunks(layer, x, projection.view(*weights.shape, -1), targets, weights)
-        result = numbers(x, (len(targets), len(bias)))
+        result = new_empty(x, (len(targets), len(bias)))
         maps, buffer = chunks.with_bias(bias), chunks.buffer()
         with layer.trace.span("interior.forward", order="(AX)W"):
             for rows in chunks:
                 mean, _ = chunks.means(rows, buffer)
                 chunks.project(mean, maps, result[rows])
-        # Saved twice, it might be computed twice.
+        # If a tensor were saved twice, rematerialisation might compute it twice.
         others = [] if own is x else [own]
         ctx.save_for_backward(x, projection, target_map, weights, *others)
         ctx.layer, ctx.own_is_input = layer, own is x
@@ -307,7 +307,7 @@ class _AttendShared(torch.autograd.Function):
         targets, layer, gradient = target_map.targets, ctx.layer, gradients[0].contiguous()
         maps = projection.view(*weights.shape, -1)
         chunks = _Chunks(layer, x, maps, targets, weights)
-        for_x = numbers(maps, x.shape).zero_() if ctx.needs_input_grad[1] else None
+        for_x = new_empty(maps, x.shape).zero_() if ctx.needs_input_grad[1] else None
         for_maps = maps.new_zeros((*weights.shape, x.shape[1] + 1))
         for_targets = torch.zeros_like(targets)
         by_slice = maps.new_zeros((_SLICES, len(x), len(weights)))
@@ -362,18 +362,18 @@ def attend(
         (input rows, F) float32 or float64, or bfloat16 beside float32 weights; where the pattern
         is. Scores and softmax are in the precision of the weights.
     projection
-        (H * D, F), a head after the other.
+        (H * D, F), one head after the other.
     own
         (result rows, F), same dtype: the input of the result's nodes, which may be `x`.
     target_map
         (H, F) or (H * D, F), as the scores take the rows' share, ``own target_mapᵀ``.
     weights
-        (H, D), equal on all ranks, and behind them what features of edges are multiplied with,
-        where the scores read some; its gradient is this rank's share.
+        (H, D), equal on all ranks, followed by the columns for features of edges, where the scores
+        read some; its gradient is this rank's share.
     bias
         (H * D,), or (D,) where heads are averaged, to add to every row.
     """
-    # Means of sparse rows would not be sparse: they are mapped first.
+    # Means of sparse rows would not be sparse, so these are projected first.
     sparse = isinstance(x, SparseFeatures)
     shared = None if sparse else heads.shared(x.shape[1], weights)
     tensors = x, projection, own, target_map, weights, bias
@@ -386,13 +386,13 @@ def attend(
 
 
 def edge_draw(key: DropoutKey | None, weight_p: float, edge_p: float) -> EdgeDraw | None:
-    """Return what one step of a layer leaves out; None in evaluation and without dropout.
+    """Return the draw of what one step of a layer leaves out; None without dropout.
 
-    The key is that of the layer, which node dropout uses too; None evaluates. Probabilities are of
-    weights and of edges, in [0, 1).
+    The key is that of the layer, which node dropout uses too; None: evaluation. Probabilities of
+    leaving out weights and edges are in [0, 1).
     """
     if key is None or weight_p == edge_p == 0.0:
         return None
-    # Places of layers are not negative.
+    # Layers have no negative places, so these are free.
     weights, edges = key.at(-1 - 2 * key.place), key.at(-2 - 2 * key.place)
     return EdgeDraw(weights.word(), weight_p, edges.word(), edge_p)

@@ -1,4 +1,4 @@
-"""The passes of an attention over its heads: which they are, and the arrays that they share."""
+"""Passes of an attention over some of its heads at a time, and the arrays that passes share."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.typing import FloatArray
 
 _PASS_COLUMNS = 64
-"""Of a pass, at least: narrower rows waste lines of memory and messages, wider ones memory."""
+"""Most columns of a pass of several heads: narrower rows waste cache lines, wider ones memory."""
 _DEVICE_PASS_COLUMNS = 512
 """The same on a GPU, where a pass costs a dozen launches, however few its columns are."""
 
@@ -22,7 +22,7 @@ class PassBuffer:
 
     def __init__(self, x: Tensor, weights: Tensor) -> None:
         self._x = x
-        self._values = numbers(x, (len(x) * max(_widths(weights)),))
+        self._values = new_empty(x, (len(x) * max(_widths(weights)),))
 
     def project(self, projection: Tensor) -> FloatArray:
         """Return ``x projectionᵀ``, (columns, F) in the dtype of x, valid until the next call."""
@@ -35,7 +35,7 @@ class PassBuffer:
 class PassGradients:
     """The gradient of the result of each pass, and its inner products with that result.
 
-    The gradient is of the layer's result and C-contiguous; `outs` are that result or, where heads
+    `gradient` is that of the layer's result, C-contiguous; `outs` are this result or, where heads
     are averaged, the result of each pass. Weights are (H, D).
     """
 
@@ -51,15 +51,14 @@ class PassGradients:
         # A pass over all columns reads the gradient itself.
         is_whole = len(widths) == 1 and not average and gradient.dtype == bias.dtype
         self._bias_of_all = bias if is_whole else None
-        room = 0 if is_whole else len(gradient) * max(widths)
-        self._columns = numbers(bias, (room,))
+        self._columns = new_empty(bias, (0 if is_whole else len(gradient) * max(widths),))
 
     def of(self, index: int, part: slice, columns: slice) -> tuple[FloatArray, FloatArray]:
-        """Return both for pass `index`, valid until the next call."""
+        """Return gradient and inner products of pass `index`, valid until the next call."""
         shape = len(self._gradient), columns.stop - columns.start
         memory = memory_of(self._columns)
         attention_delta = memory.kernels.attention_delta
-        delta = memory.array(numbers(self._columns, (shape[0], part.stop - part.start)))
+        delta = memory.array(new_empty(self._columns, (shape[0], part.stop - part.start)))
         if self._bias_of_all is not None:
             gradient, bias = memory.array(self._gradient), rows_of(self._bias_of_all)
             attention_delta(gradient, memory.array(self._outs[0]), delta, bias=bias)
@@ -76,9 +75,9 @@ class PassGradients:
             attention_delta(gradient, rows_of(self._outs[0][:, columns].float()), delta, bias=bias)
         else:
             both = self._gradient, self._outs[0]
-            theirs, result = (memory.array(each[:, columns]) for each in both)
+            upper, result = (memory.array(rows[:, columns]) for rows in both)
             bias = rows_of(self._bias[columns])
-            attention_delta(theirs, result, delta, bias=bias, copy=gradient)
+            attention_delta(upper, result, delta, bias=bias, copy=gradient)
         return gradient, delta
 
 
@@ -90,18 +89,18 @@ class TargetMap:
 
     def __init__(self, own: Tensor, matrix: Tensor) -> None:
         self._own, self._matrix = own, matrix
-        self.targets = numbers(matrix, (len(own), len(matrix)))
-        # Scores are of the precision of weights, whatever rows are.
+        self.targets = new_empty(matrix, (len(own), len(matrix)))
+        # Scores have the precision of weights, whatever that of rows is.
         for rows in row_chunks(own):
             arithmetic().product(widened(own[rows]), matrix.t(), self.targets[rows])
 
     def gradients(
         self, for_targets: Tensor, for_input: Tensor | None, *, needed: bool
     ) -> tuple[Tensor | None, Tensor]:
-        """Return the gradients of X₀, None where it is not `needed`, and of U.
+        """Return the gradients of X₀, None if it is not `needed`, and of U.
 
-        `for_targets` is that of the result, in its dtype; `for_input`, where X₀ is the layer's
-        input, that one's gradient, to which X₀'s is added.
+        `for_targets` is that of the targets, in their dtype. If X₀ is the layer's input, its
+        gradient is added to `for_input`, that of the input.
         """
         for_own = None
         narrow = for_targets.to(self._own.dtype)
@@ -114,7 +113,7 @@ class TargetMap:
 
 
 def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yield the heads of each pass, and their columns, by weights (H, D) of the scores."""
+    """Yield the heads of each pass and their columns, given the weights (H, D) of the scores."""
     num_heads, width = weights.shape
     step = heads_in_pass(weights)
     for first in range(0, num_heads, step):
@@ -123,7 +122,7 @@ def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def heads_in_pass(weights: Tensor) -> int:
-    """Return how many heads a pass has, at most, by weights (H, D) of the scores."""
+    """Return the largest number of heads of a pass, given the weights (H, D) of the scores."""
     columns = _DEVICE_PASS_COLUMNS if weights.is_cuda else _PASS_COLUMNS
     return max(1, columns // max(1, weights.shape[1]))
 
@@ -133,16 +132,16 @@ def _widths(weights: Tensor) -> list[int]:
 
 
 def columns_of(targets: Tensor, part: slice, weights: Tensor) -> Tensor:
-    """Return the targets of some heads, of one or of D columns each."""
+    """Return the targets of some heads, one or D columns for each."""
     width = targets.shape[1] // len(weights)
     return targets[:, part.start * width : part.stop * width]
 
 
-def numbers(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return an uninitialised tensor of the dtype and the place of another."""
+def new_empty(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return an uninitialised tensor with the dtype and the memory of another."""
     return memory_of(like).empty(like, shape)
 
 
 def rows_of(x: Tensor) -> FloatArray:
-    """Return a tensor as a C-contiguous array, copied only where it is not one."""
+    """Return a tensor as a C-contiguous array, copied only if it is not contiguous."""
     return memory_of(x).array(x.contiguous())

@@ -1,8 +1,8 @@
 """Attention by inner products of queries and keys as a torch function (transformers).
 
 A row's logit for a column is the product of its target and the column's key; coefficients are never
-stored. Values and keys are differentiated here, and not what made them: a layer that computes them
-again for the backward pass keeps neither. Heads go by in passes, as in `attend`.
+stored. The function takes values and keys, not the maps that make them: a layer that computes them
+again for the backward pass keeps neither. Heads are processed in passes, as in `attend`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.attention import AttentionInput, AttentionOperator, ProductScores
-from hpcgnn.autograd.attention.head_passes import columns_of, numbers, passes, rows_of
+from hpcgnn.autograd.attention.head_passes import columns_of, new_empty, passes, rows_of
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.kernels import EdgeDraw
@@ -21,13 +21,13 @@ from hpcgnn.spmd import collective
 
 @dataclass(frozen=True, eq=False)
 class ProductHeads:
-    """How the heads of a layer attend; `draw` has what is left out, of `edge_draw`."""
+    """How the heads of a layer attend; `draw`, from `edge_draw`, has what to leave out."""
 
     operator: AttentionOperator
     draw: EdgeDraw | None = None
 
     def scores(self, weights: Tensor, part: slice) -> tuple[ProductScores, EdgeDraw | None]:
-        """Return the scores of some heads and what they leave out."""
+        """Return the scores of some heads, and their draw of what to leave out."""
         draw = None if self.draw is None else self.draw.of_heads(part.start)
         return ProductScores(rows_of(weights[part])), draw
 
@@ -38,8 +38,8 @@ class _AttendProducts(torch.autograd.Function):
         ctx: Any, pairs: Tensor, targets: Tensor, weights: Tensor, heads: ProductHeads
     ) -> tuple[Tensor, Tensor]:
         keep, memory = any(ctx.needs_input_grad), memory_of(pairs)
-        result = numbers(targets, targets.shape)
-        lse = numbers(targets, (len(targets), len(weights)))
+        result = new_empty(targets, targets.shape)
+        lse = new_empty(targets, (len(targets), len(weights)))
         softmaxes = []
         for part, columns in passes(_by_head(targets, weights)):
             scores, draw = heads.scores(weights, part)
@@ -60,7 +60,7 @@ class _AttendProducts(torch.autograd.Function):
         pairs, targets, weights, result = ctx.saved_tensors
         heads, softmaxes, memory = ctx.heads, ctx.softmaxes, memory_of(pairs)
         # The graph may live longer than this pass; the values of other ranks need not.
-        ctx.softmaxes = [each.released() for each in softmaxes]
+        ctx.softmaxes = [softmax.released() for softmax in softmaxes]
         gradient, for_lse = gradients
         gradient = torch.zeros_like(result) if gradient is None else gradient.contiguous()
         for_pairs, for_targets = torch.empty_like(pairs), torch.empty_like(targets)
@@ -68,14 +68,14 @@ class _AttendProducts(torch.autograd.Function):
         for index, (part, columns) in enumerate(passes(_by_head(targets, weights))):
             scores, draw = heads.scores(weights, part)
             operands = rows_of(columns_of(pairs, part, weights)), rows_of(targets[:, columns])
-            delta = numbers(targets, (len(targets), part.stop - part.start))
+            delta = new_empty(targets, (len(targets), part.stop - part.start))
             softmax, softmaxes[index] = softmaxes[index], None
             with memory.ordered():
                 pair = memory.array(gradient[:, columns]), memory.array(result[:, columns])
                 memory.kernels.attention_delta(*pair, memory.array(delta))
             if for_lse is not None:
-                # The log-sum-exp has the coefficients for gradients of its logits, whose sums the
-                # inner products are taken off by.
+                # The derivatives of the log-sum-exp by its logits are the coefficients, so its
+                # gradient is subtracted from the inner products.
                 delta -= for_lse[:, part]
             rows = rows_of(gradient[:, columns]), rows_of(delta)
             with memory.ordered():
@@ -88,7 +88,7 @@ class _AttendProducts(torch.autograd.Function):
 
 
 def _by_head(targets: Tensor, weights: Tensor) -> Tensor:
-    """Return a row of targets, (H, D), or as many numbers where there is no row."""
+    """Return an uninitialised tensor (H, D), whose shape `passes` reads."""
     return targets.new_empty(len(weights), targets.shape[1] // len(weights))
 
 
@@ -103,9 +103,9 @@ def attend_products(
     edges). Collective, and so is its backward pass: all ranks must differentiate the same
     expression.
 
-    The result is (rows, H * D), in the dtype of the targets; zeros for rows without edges. Beside
-    it is (rows, H) the log of the sum of exponentiated logits, by which results over several sets
-    of edges join; -inf for rows without edges. Both are differentiable.
+    The first result is (rows, H * D), in the dtype of the targets; zeros for rows without edges.
+    The second is (rows, H) the log of the sum of exponentiated logits, which is needed to join
+    results over several sets of edges; -inf for rows without edges. Both are differentiable.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Attention by relation as a torch function: each relation with maps and scores of its own."""
+"""Attention by relation as a torch function: each relation has its own maps and scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.attention import AttentionInput, AttentionOperator, RelationScores
-from hpcgnn.autograd.attention.head_passes import numbers, rows_of
+from hpcgnn.autograd.attention.head_passes import new_empty, rows_of
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.autograd.numerics.plain import arithmetic
@@ -23,8 +23,8 @@ from hpcgnn.typing import LocalIndices
 class RelationHeads:
     """How heads attend over an operator with rows for each relation.
 
-    `rows` has the result row (int32) of each of them, see `RowsView.relation_rows`, `slope` is that
-    of the rectifier; `draw` as of `Heads`.
+    `rows` has the result rows (int32) of each relation's rows, see `RowsView.relation_rows`;
+    `slope` is that of the leaky rectifier; `draw` as in `Heads`.
     """
 
     operator: AttentionOperator
@@ -32,8 +32,8 @@ class RelationHeads:
     slope: float
     draw: EdgeDraw | None = None
 
-    def given(self, x: Tensor, targets: Tensor, weights: Tensor) -> AttentionInput:
-        """Return what the rows attend with."""
+    def inputs(self, x: Tensor, targets: Tensor, weights: Tensor) -> AttentionInput:
+        """Return the operands of the attention."""
         *bounds, _ = accumulate((len(rows) for rows in self.rows), initial=0)
         matrix = rows_of(weights.flatten(1))
         scores = RelationScores(matrix, bounds, weights.shape[2], self.slope)
@@ -44,8 +44,8 @@ class _AttendRelations(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, heads: RelationHeads, *tensors: Tensor) -> Tensor:
         _, targets, weights = tensors
-        result = numbers(targets, (len(targets), len(weights) * weights.shape[2]))
-        inputs, keep = heads.given(*tensors), any(ctx.needs_input_grad)
+        result = new_empty(targets, (len(targets), len(weights) * weights.shape[2]))
+        inputs, keep = heads.inputs(*tensors), any(ctx.needs_input_grad)
         ctx.softmax = heads.operator.attend(inputs, rows_of(result), keep=keep)
         ctx.save_for_backward(*tensors, result)
         ctx.heads = heads
@@ -59,10 +59,10 @@ class _AttendRelations(torch.autograd.Function):
         upper, delta = gradients[0].contiguous(), torch.empty_like(targets)
         memory = memory_of(x)
         memory.kernels.attention_delta(rows_of(upper), rows_of(result), rows_of(delta))
-        inputs = replace(ctx.heads.given(*tensors), fixed=not ctx.needs_input_grad[1])
+        inputs = replace(ctx.heads.inputs(*tensors), fixed=not ctx.needs_input_grad[1])
         share = ctx.heads.operator.attend_transpose(inputs, softmax, rows_of(upper), rows_of(delta))
         of_values, of_targets, of_weights = (
-            memory.tensor(each) for each in (share.values, share.targets, share.weights)
+            memory.tensor(array) for array in (share.values, share.targets, share.weights)
         )
         return None, of_values.to(x.dtype), of_targets, of_weights.view_as(weights)
 
@@ -73,8 +73,8 @@ def attend_relations(
 ) -> Tensor:
     """Return the sum over relations of the means of ``W_r x_j``, weighted by a softmax.
 
-    Logits are ``leaky_relu(<t_r, W_r x_i> + <a_r, W_r x_j>)``, and a softmax goes over the edges of
-    one relation. Collective, and so is its backward pass: all ranks must differentiate the same
+    Logits are ``leaky_relu(<t_r, W_r x_i> + <a_r, W_r x_j>)``, and each softmax is over the edges
+    of one relation. Collective, and so is its backward pass: all ranks must differentiate the same
     expression. Rows x_j travel once for all relations, and are mapped where they arrive. The result
     is (result rows, H, D), in the precision of the maps.
 
@@ -92,11 +92,11 @@ def attend_relations(
     source, target = vectors
     own = widened(own)
     rows = torch.from_numpy(np.concatenate(heads.rows).astype(np.int64))
-    parts = torch.split(rows, [len(each) for each in heads.rows])
+    parts = torch.split(rows, [len(numbers) for numbers in heads.rows])
     # <t, W x> as <Wᵀ t, x>: reads the narrow input, not the values of all heads.
     folded = (maps * target[..., None]).sum(2).permute(1, 2, 0)
     matmul = arithmetic().matmul
-    targets = torch.cat([matmul(own[part], each) for part, each in zip(parts, folded, strict=True)])
+    targets = torch.cat([matmul(own[part], map_) for part, map_ in zip(parts, folded, strict=True)])
     weights = torch.cat([maps, source[..., None]], dim=-1)
     means = _AttendRelations.apply(heads, x, targets, weights)  # type: ignore[no-untyped-call]
     total = means.new_zeros(len(own), means.shape[1]).index_add(0, rows, means)

@@ -1,8 +1,8 @@
 """Linear maps of rows and of aggregates, ``Σ_i X_i V_iᵀ + Σ_d A_d X W_dᵀ + b``, as one function.
 
-One function, and not a sum of several: beside its products such a layer costs passes over memory.
-Here products add up in place, forward and backward, and what several terms read waits once. Each
-aggregation comes in the cheaper order of its two products.
+Beside its products, such a layer costs passes over memory. As one function, rather than a sum of
+several, it adds up products in place, forward and backward, and saves tensors that several terms
+read only once. Each aggregation is computed in the cheaper order of its two products.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from hpcgnn.operator import (
 
 
 class _Later:
-    """Work that waits until rows travel, which it hides, or until it is due; in its order."""
+    """Work put off until it can hide an exchange of rows, or until it is due; runs in order."""
 
     def __init__(self) -> None:
         self._work: list[Meanwhile] = []
@@ -73,7 +73,7 @@ class _Aggregated:
     def backward(
         self, gradient: Tensor, weight: Tensor, for_input: Sum | None, later: _Later
     ) -> Tensor:
-        """Add to the gradient of X; return the factor of the gradient of W beside the kept one."""
+        """Add to the gradient of X; return the factor that with the kept one gives W's gradient."""
         trace, order, back = self.operator.trace, self.order, self.operator.apply_transpose
         if order.aggregate_first and for_input is None:
             return gradient
@@ -126,8 +126,8 @@ class _GraphLinear(torch.autograd.Function):
         needs_rows = ctx.needs_input_grad[3 : 4 + num_own]
         orders = [term.order for term in terms]
         ctx.is_first = not any(needs_rows) and all(o.aggregate_first for o in orders)
-        # On the host a first layer reads its gradient by pieces. Where memory does not count most,
-        # products hide the exchange.
+        # On the CPU a first layer reads its gradient in chunks, so it need never be whole in
+        # memory. Other schedules use the products to hide the exchange.
         ctx.leaves_products = (
             x.is_cpu
             and terms[0].operator.size.is_sequential
@@ -207,8 +207,8 @@ def _of_first_layer(
 ) -> list[Tensor | None]:
     """Return the gradients of the bias and the weights where nothing else has one.
 
-    `rows` are the gradient and the result of the layer. Those of 16 bits are worked on some at a
-    time, so that their gradient before the ending is never there as a whole.
+    `rows` are the gradient and the result of the layer. Rows of 16 bits are processed in chunks,
+    so that their gradient before the ending is never whole in memory.
     """
     gradient, result = rows
     whole = arithmetic().sums_are_whole
@@ -260,7 +260,7 @@ def graph_linear(
     bias
         (out_width,); None leaves it out.
     ending
-        Rectifies the sum and drops of it; None leaves it as it is.
+        Rectifier and dropout to apply to the sum; None: neither.
     """
     needs_input, is_dense = x.requires_grad, not isinstance(x, SparseFeatures)
     terms = []
@@ -271,7 +271,7 @@ def graph_linear(
             size = operator.size
             order = choose_order(size, in_width, out_width, needs_input_gradient=needs_input)
         terms.append(_Aggregated(operator, order))
-    rows, maps = [each for each, _ in own], [weight for _, weight in own]
+    rows, maps = [x_i for x_i, _ in own], [weight for _, weight in own]
     return _GraphLinear.apply(  # type: ignore[no-untyped-call]
         tuple(terms), bias, ending, x, *rows, *weights, *maps
     )

@@ -1,4 +1,4 @@
-"""Rows grouped by type, as torch functions: linear maps of each group."""
+"""Linear maps of rows by their type, as torch functions."""
 
 import itertools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class _LinearByType(torch.autograd.Function):
         weights = [like_rows(*pair) for pair in zip(exact, parts, strict=True)]
         ctx.save_for_backward(*parts, *weights)
         # One type after another: only the result is as large as all nodes.
-        out = _room(weights[0], num_rows)
+        out = _empty_rows(weights[0], num_rows)
         for where, part, weight, bias in zip(rows, parts, weights, biases, strict=True):
             mapped = arithmetic().shifted_product(bias, part, weight.t())
             out.index_copy_(0, where, mapped)
@@ -34,9 +34,9 @@ class _LinearByType(torch.autograd.Function):
         for_parts: list[Tensor | None] = []
         for_weights, for_biases = [], []
         for number, where in enumerate(ctx.rows):
-            room = _room(weights[number], len(where))
-            of_type = torch.index_select(gradients[0], 0, where, out=room)
-            # After the rows and their number.
+            buffer = _empty_rows(weights[number], len(where))
+            of_type = torch.index_select(gradients[0], 0, where, out=buffer)
+            # The parts come after two other arguments: the rows and their number.
             needs_part = ctx.needs_input_grad[2 + number]
             for_parts.append(arithmetic().product(of_type, weights[number]) if needs_part else None)
             for_weights.append(arithmetic().contract(of_type, parts[number]))
@@ -44,8 +44,8 @@ class _LinearByType(torch.autograd.Function):
         return None, None, *for_parts, *for_weights, *for_biases
 
 
-def _room(weight: Tensor, num_rows: int) -> Tensor:
-    """Return uninitialised rows of what `weight` maps to."""
+def _empty_rows(weight: Tensor, num_rows: int) -> Tensor:
+    """Return uninitialised rows for the result of a map."""
     return memory_of(weight).empty(weight, (num_rows, len(weight)))
 
 
@@ -65,7 +65,7 @@ def linear_by_type(
     A rank without nodes of a type has a gradient of zeros for its map. For each type, at least one,
     `rows` (n_t,) int64 are its nodes in the result (sum of n_t, out_width), so that every row
     belongs to one type; `parts` (n_t, F_t) float32 or float64, or bfloat16 beside float32 weights,
-    where F_t may be 0, which leaves the bias. Weights are (out_width, F_t) and biases (out_width,).
+    are their x; F_t may be 0. Weights are (out_width, F_t) and biases (out_width,).
     """
     num_rows = sum(len(numbers) for numbers in rows)
     return _LinearByType.apply(  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Sums of arrays and products: added up at once, or left to who reads them, some rows at a time."""
+"""Sums of arrays and products, computed at once or only when some of their rows are read."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class Sum:
 
 
 class LateSum(Sum):
-    """The same, but that products are computed where the total is read; arrays come behind them."""
+    """A sum whose products are computed when the total is read; arrays are added after them."""
 
     @override
     def add_product(self, rows: Tensor, matrix: Tensor) -> None:
@@ -39,9 +39,9 @@ class LateSum(Sum):
 
 
 class RowProducts(Tensor):
-    """``Σ_i R_i M_i`` as a tensor (rows, width), for narrow R_i: only rows that are read are there.
+    """``Σ_i R_i M_i`` as a tensor (rows, width), for narrow R_i; rows are computed when read.
 
-    A slice is computed alone. Whatever else torch does with the tensor has all of its rows.
+    A slice computes only its own rows. Every other function of torch computes all rows.
     """
 
     # Results are plain tensors.
@@ -59,16 +59,16 @@ class RowProducts(Tensor):
 
     @override
     def __getitem__(self, rows: slice) -> Tensor:  # type: ignore[override]
-        found = Sum()
-        for each, matrix in self.factors:
-            found.add_product(each[rows], matrix)
-        assert found.total is not None
-        return found.total
+        result = Sum()
+        for left, matrix in self.factors:
+            result.add_product(left[rows], matrix)
+        assert result.total is not None
+        return result.total
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Return what a function of torch makes of all rows."""
-        args, kwargs = tree_map_only(cls, lambda each: each[:], (args, kwargs or {}))
+        """Return a torch function of all rows."""
+        args, kwargs = tree_map_only(cls, lambda products: products[:], (args, kwargs or {}))
         return func(*args, **kwargs)

@@ -1,12 +1,12 @@
 """Means over the neighbours of each relation, mapped and added up: ``Y + Σ_r S_r (M_r X) W_r``.
 
-The means are one tall array with a row for every node and relation that meet, several times as
-large as X. Under a resident schedule they wait for the backward pass. Under a sequential one they
-are computed again there ("Sequential Aggregation and Rematerialization", case 2), and what they
-leave takes the gradients of the means, relation by relation: of all layers together, only one tall
-array is in memory at one time.
+The means are one tall array with a row for every pair of a node and a relation of its edges,
+several times as large as X. Under a resident schedule they are kept for the backward pass. Under a
+sequential one they are computed again there ("Sequential Aggregation and Rematerialization", case
+2) and overwritten by their gradients, relation by relation: of all layers together, only one tall
+array is in memory at a time.
 
-Where it is cheaper X is mapped first, or the means of a node are mapped as one row, which saves a
+Where it is cheaper, X is mapped first, or the means of a node are mapped as one row, which saves a
 pass over the result for each relation; see `hpcgnn.operator.RelationOrder`.
 """
 
@@ -61,7 +61,7 @@ class _ByRelation(torch.autograd.Function):
             for_mapped = _rows_of(gradient, where)
             for_weights.append(arithmetic().contract(part, for_mapped))
             if needs_input:
-                # Where means were computed again, over them: nobody else reads them.
+                # This overwrites means that were computed again, which nothing else reads.
                 arithmetic().product(for_mapped, weights[relation].t(), for_part)
         for_x = applied(operator.apply_transpose, for_means) if needs_input else None
         return None, None, for_x, torch.stack(for_weights), gradients[0]
@@ -74,8 +74,8 @@ class _SideBySide(torch.autograd.Function):
     ) -> Tensor:
         x, weights, out = tensors
         joined = like_rows(weights, x).flatten(0, 1)
-        ctx.places, ctx.begun = _places(rows), operator.moment.now
-        wide = _side_by_side(x, operator, ctx.places, len(out), len(rows))
+        ctx.pairs, ctx.begun = _pairs(rows), operator.moment.now
+        wide = _side_by_side(x, operator, ctx.pairs, len(out), len(rows))
         arithmetic().add_product(out, wide, joined)
         ctx.mark_dirty(out)
         ctx.shape = weights.shape
@@ -85,13 +85,13 @@ class _SideBySide(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient, (count, in_width, _) = gradients[0].contiguous(), ctx.shape
-        how = ctx.operator, ctx.places, len(gradient), count
-        wide, joined = _saved(ctx, lambda x: _side_by_side(x, *how))
+        arguments = ctx.operator, ctx.pairs, len(gradient), count
+        wide, joined = _saved(ctx, lambda x: _side_by_side(x, *arguments))
         for_weights = arithmetic().contract(wide, gradient).view(ctx.shape)
         for_x = None
         if ctx.needs_input_grad[2]:
             for_wide = arithmetic().product(gradient, joined.t())
-            for_means = _rows_of(for_wide.view(-1, in_width), ctx.places)
+            for_means = _rows_of(for_wide.view(-1, in_width), ctx.pairs)
             for_x = applied(ctx.operator.apply_transpose, for_means)
         return None, None, for_x, for_weights, gradients[0]
 
@@ -127,7 +127,7 @@ class _ProjectFirst(torch.autograd.Function):
 def _save(
     ctx: Any, operator: AggregationOperator, x: Tensor, means: Tensor, weights: Tensor
 ) -> None:
-    """Save what a backward pass begins with: the means or, to compute them again, x."""
+    """Save the input of the backward pass: the means or, to compute them again, x."""
     ctx.operator = operator
     ctx.computes_again = operator.size.is_sequential and not operator.size.is_kept
     ctx.save_for_backward(x if ctx.computes_again else means, weights)
@@ -147,25 +147,25 @@ def _parts(tall: Tensor, rows: Sequence[LocalIndices]) -> Iterator[Tensor]:
     return iter(torch.split(tall, [len(numbers) for numbers in rows]))
 
 
-def _places(rows: Sequence[LocalIndices]) -> LocalIndices:
-    """Return the (tall,) int32 pair of node and relation, node after node, of every tall row."""
+def _pairs(rows: Sequence[LocalIndices]) -> LocalIndices:
+    """Return (tall,) int32 ``node * R + relation`` of every row of the means."""
     count = len(rows)
     return np.concatenate([where * np.int32(count) + np.int32(r) for r, where in enumerate(rows)])
 
 
 def _side_by_side(
-    x: Tensor, operator: AggregationOperator, places: LocalIndices, num_rows: int, count: int
+    x: Tensor, operator: AggregationOperator, pairs: LocalIndices, num_rows: int, count: int
 ) -> Tensor:
     """Return the means of each node in one row, (num_rows, R in_width), of the dtype of `x`."""
     means = applied(operator.apply, x)
     wide = widened(means[:0]).new_zeros(num_rows * count, x.shape[1])
-    _add_rows(means, places, wide)
+    _add_rows(means, pairs, wide)
     return wide.view(num_rows, count * x.shape[1]).to(x.dtype)
 
 
 def _add_to(ctx: Any, out: Tensor, parts: Iterable[tuple[Tensor, LocalIndices]]) -> None:
-    """Add parts, one after the other, to some of the rows of `out`, which a function changes."""
-    # Of 16 bits every addition would round.
+    """Add parts, in order, to rows of `out`, an argument that a function changes."""
+    # In 16 bits, every addition would be rounded.
     total = widened(out)
     for rows, where in parts:
         _add_rows(rows, where, total)
@@ -175,7 +175,7 @@ def _add_to(ctx: Any, out: Tensor, parts: Iterable[tuple[Tensor, LocalIndices]])
 
 
 def _add_rows(rows: Tensor, where: LocalIndices, total: Tensor) -> None:
-    """Add rows to some of `total`, which is in float32 beside 16 bits."""
+    """Add rows to some of `total`, which is float32 if they have 16 bits."""
     memory = memory_of(total)
     with memory.ordered():
         kernels, sums = memory.kernels, memory.array(total)

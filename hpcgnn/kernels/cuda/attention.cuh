@@ -1,15 +1,15 @@
-/// What the attention kernels share, whatever the score: the block, dropout by name, the state of
-/// the softmax and its merging, the forward pass, what a backward pass knows of an edge.
+/// Shared by the attention kernels of all scores: the block, dropout by ids, the softmax state and
+/// its merging, the forward pass, and the numbers of an edge in a backward pass.
 ///
-/// Same meaning as hpcgnn/kernels/src/attention/attention.h. A score is a file of its own that says
-/// what the logit of an edge is and where its gradient goes.
+/// Same meaning as hpcgnn/kernels/src/attention/attention.h. Each score has its own file with the
+/// logit of an edge and its gradient.
 #pragma once
 
 #include "common.cuh"
 
 namespace hpcgnn {
 
-/// An element is dropped when 32 bits of its name are below `threshold`; 0 = keep all.
+/// An element is dropped if the 32 random bits of its ids are below `threshold`; 0 = keep all.
 struct DropoutBits {
   uint64 key;
   uint64 threshold;
@@ -26,7 +26,7 @@ struct AttentionBlock {
   const void* source;       ///< (num_columns, num_heads); the vector where scores are dynamic
   const void* target;       ///< (num_targets, num_heads); as wide as z where scores are dynamic
   DropoutBits edges;        ///< of edges with all their heads, before the softmax
-  DropoutBits weights;      ///< of weights, each head for itself; those that stay are scaled
+  DropoutBits weights;      ///< of weights, for each head; kept ones are scaled
   double scale;
   double slope;
   int64 num_heads;
@@ -47,7 +47,7 @@ struct ForwardArguments {
   AttentionState pieces;
 };
 
-/// What a backward pass needs of the softmax and of what came out of it.
+/// The arrays that a backward pass needs of the softmax and its result.
 struct SoftmaxGradient {
   const void* lse;    ///< (num_targets, num_heads)
   const void* grad;   ///< (num_targets, num_heads * head_width)
@@ -64,7 +64,7 @@ HPCGNN_DEVICE bool dropped(const AttentionBlock& b, const DropoutBits& bits, int
   return (mix_bits(edge + static_cast<uint64>(head) * kHeadStep) & 0xffffffffu) < bits.threshold;
 }
 
-/// 0 or the scale of the weights that stay.
+/// 0, or the scale of the weights that are kept.
 template <class T>
 HPCGNN_DEVICE T kept_share(const AttentionBlock& b, int64 row, int64 column, int64 head) {
   if (b.weights.threshold == 0) return T(1);
@@ -80,42 +80,42 @@ HPCGNN_DEVICE T rectified(T x, T slope) {
   return x > 0 ? x : slope * x;
 }
 
-/// What a thread knows of its edge in a backward pass: the other end of it, a row of the state or a
-/// column, and numbers of its row.
+/// A thread's edge in a backward pass: its other end, a row of the state or a column, and the
+/// numbers of its row.
 template <class T>
 struct Edge {
   int64 other;
   T lse, delta, kept;
 };
 
-/// @param at the row of the state that the row of the block is
+/// @param at the row of the state that belongs to the row of the block
 template <class T>
 HPCGNN_DEVICE Edge<T> edge_of(const AttentionBlock& b, const SoftmaxGradient& saved, int64 row,
                               int64 at, int64 column, int64 head, int64 other) {
   const int64 place = at * b.num_heads + head;
   T lse = static_cast<const T*>(saved.lse)[place];
-  // All edges of such a row were dropped: exp(e - inf) is 0, where exp(e + inf) is not.
+  // All edges of such a row were dropped: exp(e - inf) is 0, but exp(e + inf) is not.
   if (lse == -infinity<T>() || dropped(b, b.edges, row, column, 0)) lse = infinity<T>();
   return {other, lse, static_cast<const T*>(saved.delta)[place],
           kept_share<T>(b, row, column, head)};
 }
 
-/// Maximum and sum of a softmax that edges join batch by batch.
+/// Maximum and sum of a softmax, to which edges are added batch by batch.
 template <class T>
 struct RunningSoftmax {
   T top, total;
 
-  /// Take in the logits of a tile, one a thread. Returns the thread's exp(logit - top); what sums
-  /// so far count for goes to `scale`.
+  /// Add the logits of a tile, one for each thread. Returns the thread's exp(logit - top), and
+  /// writes the factor of earlier sums to `scale`.
   HPCGNN_DEVICE T join(const Tile& tile, T logit, T& scale) {
     const T none = -infinity<T>(), old = top;
     const T largest = largest_of_tile(tile, logit);
     if (largest > top) top = largest;
-    // Where all edges are left out, exp(-inf - 0) is 0, and -inf - -inf would be no number.
+    // If all edges are left out, exp(-inf - 0) is 0, but -inf - -inf would be NaN.
     const T weight = exponential(logit - (top == none ? T(0) : top));
     scale = old == none ? T(0) : old == top ? T(1) : exponential(old - top);
     total = total * scale + sum_of_tile(tile, weight);
-    // A logit that is no number is never the largest: the sum tells.
+    // The maximum misses NaN; the sum does not.
     if (total != total) top = total;
     return weight;
   }
@@ -132,7 +132,7 @@ struct Columns {
   HPCGNN_DEVICE int64 at(const Tile& tile, int k) const {
     return base + static_cast<int64>(k * tile.lanes + tile.lane) * V;
   }
-  /// Zeros beyond the width of the head.
+  /// Reads zeros beyond the width of the head.
   template <class Y, class T>
   HPCGNN_DEVICE void read(const Tile& tile, const Y* from, T (&to)[K][V]) const {
 #pragma unroll
@@ -173,7 +173,7 @@ HPCGNN_DEVICE void gain_at(T* to, T value, bool alone) {
     atomicAdd(to, value);
 }
 
-/// Where the sums of columns base + (k * lanes + lane) * V ... of a head live in registers.
+/// The sums of columns base + (k * lanes + lane) * V ... of a head, in registers.
 template <class X, int V, int K>
 struct HeadSums {
   using T = Accumulator<X>;
@@ -218,15 +218,15 @@ struct HeadSums {
   }
 };
 
-/// Edges join the states of their rows; no tensor of edges exists.
+/// Add edges to the states of their rows; no tensor of edges exists.
 ///
-/// A tile takes a group of edges and one head. Its threads first hold an edge each, for the logits
-/// and their maximum; then columns of z, which they sum, an edge after the other. A group alone on
-/// its row updates the state; pieces of a split row leave states of their own, which
-/// `attention_merge` joins in order: the result is the same every time.
+/// A tile takes a group of edges and one head. Each thread first holds an edge, for the logits and
+/// their maximum; then columns of z, which it sums, one edge after the other. A group alone on its
+/// row updates the state; pieces of a split row leave separate states, which `attention_merge`
+/// merges in order: the result is the same every time.
 ///
-/// `logits.begin` is told the row of the state and the head; `logits` is called with a batch of
-/// edges, one a thread, and returns the thread's logit.
+/// `logits.begin` gets the row of the state and the head; `logits` is called with a batch of edges,
+/// one for each thread, and returns the thread's logit.
 template <class X, int V, int K, class Logits>
 HPCGNN_DEVICE void attend(const ForwardArguments& a, Logits logits) {
   using T = Accumulator<X>;
@@ -247,8 +247,8 @@ HPCGNN_DEVICE void attend(const ForwardArguments& a, Logits logits) {
     RunningSoftmax<T> before{-infinity<T>(), 0};
     if (piece < 0) before = {*top, *total};
     RunningSoftmax<T> softmax;
-    // Columns beyond the registers of a tile take another walk over the edges; there is one walk
-    // even where no column is.
+    // Columns beyond the registers of a tile need another walk over the edges; there is one walk
+    // even without columns.
     int64 base = 0;
     do {
       softmax = before;
@@ -279,8 +279,8 @@ HPCGNN_DEVICE void attend(const ForwardArguments& a, Logits logits) {
 
 }  // namespace hpcgnn
 
-/// Calls KERNELS(name, type, elements of a vector, vectors of a thread) for all that a launch may
-/// choose; vectors of 16-bit elements have at most `widest`.
+/// Calls KERNELS(name, type, elements of a vector, vectors of a thread) for all choices that a
+/// launch has; vectors of 16-bit elements have at most `widest`.
 #define HPCGNN_ATTENTION_SHAPES(KERNELS, widest) \
   KERNELS(f32, float, 4, 1)                      \
   KERNELS(f32, float, 4, 2)                      \

@@ -1,12 +1,12 @@
 /// Fused attention with additive scores (GAT): the logit is L(target[r, h] + source[j, h]), with
 /// the row r of the state and the leaky rectifier L.
 ///
-/// Backward, both passes, through the softmax and to z, are one walk over the edges of the
-/// transpose: a tile takes a group of edges of one column j and one head, with z[j] in registers.
-/// Its threads hold an edge each, for alpha and the gradient of the logit, and in between columns
-/// of grad: a row of grad is read once for both <grad, z> and the gradient of z. Gradients of
-/// target, and of columns of several groups, are added atomically.
-// Measured on an H100: a layer takes 10 to 25 % less with twice the threads, though some spill.
+/// Backward, one walk over the edges of the transpose gives the gradients through the softmax and
+/// of z: a tile takes a group of edges of one column j and one head, with z[j] in registers. Each
+/// thread holds an edge, for alpha and the gradient of the logit, and in between columns of grad: a
+/// row of grad is read once for both <grad, z> and the gradient of z. Gradients of target, and of
+/// columns of several groups, are added atomically.
+// Measured on an H100: with twice the threads a layer takes 10 to 25 % less time, despite spills.
 #define HPCGNN_BLOCKS 4
 #include "attention.cuh"
 
@@ -21,7 +21,7 @@ struct AdditiveBackward {
   void* dtarget;        ///< (num_targets, num_heads), added to
 };
 
-/// L(target + source), each thread that of its own edge.
+/// L(target + source); each thread has that of its own edge.
 template <class T>
 struct AdditiveLogits {
   const AttentionBlock& b;
@@ -48,7 +48,7 @@ HPCGNN_DEVICE void additive_forward(const ForwardArguments& a) {
 template <class X, int V, int K>
 struct Window : Columns<V, K> {
   using T = Accumulator<X>;
-  // Rows of grad that are under way at once, as registers allow.
+  // Rows of grad that are loaded at once, as registers allow.
   static constexpr int kAhead = 32 / (V * K) < 1 ? 1 : 32 / (V * K) > 4 ? 4 : 32 / (V * K);
 
   T z[K][V], dz[K][V];
@@ -100,7 +100,7 @@ HPCGNN_DEVICE Accumulator<X> walk(const AdditiveBackward& a, const Tile& tile, i
       const T* from[Window<X, V, K>::kAhead];
 #pragma unroll
       for (int u = 0; u < Window<X, V, K>::kAhead; ++u) {
-        // Beyond the last edge its row is read again, with weight 0 below.
+        // Beyond the last edge, its row is read again, with weight 0 below.
         from[u] = grads + shuffle(tile, edge.other, k + u < count ? k + u : count - 1) * pitch;
         window.read(tile, from[u], rows[u]);
       }

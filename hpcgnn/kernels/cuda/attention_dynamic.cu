@@ -3,8 +3,8 @@
 ///
 /// Forward, the rows of z of a batch of edges are read for the logits and again, from a cache, for
 /// the sums. Backward is one walk by rows for target and vector, and one by columns for z: a tile
-/// takes edges of one row (or column) and one head, an edge after the other; every thread knows the
-/// logit of the edge and its gradient, and holds columns.
+/// takes edges of one row (or column) and one head, one edge after the other; every thread has the
+/// logit of the edge and its gradient, and holds some columns.
 #include "attention.cuh"
 
 namespace hpcgnn {
@@ -12,13 +12,13 @@ namespace hpcgnn {
 struct DynamicBackward {
   AttentionBlock block;  ///< of the transpose in the walk by columns
   SoftmaxGradient saved;
-  void* gradient;  ///< of target, or of z, which it is as large as; added to
+  void* gradient;  ///< of target or of z, and of its shape; added to
   void* dvector;   ///< (num_heads, head_width), added to; in the walk by rows
   int64 chunk;     ///< groups whose gradient of the vector one tile sums before it adds
 };
 
-/// The operands of a logit and of <grad, z>, one edge: columns of a window in registers, and where
-/// the whole rows of the head are. `grad` may be null.
+/// The operands of a logit and of <grad, z> of an edge: the columns of a window in registers, and
+/// pointers to the whole rows of the head. `grad` may be null.
 template <class X, int V, int K>
 struct Pair {
   using T = Accumulator<X>;
@@ -57,7 +57,7 @@ struct Window : Columns<V, K> {
   }
 };
 
-/// The tile computes the logits of a batch one after the other; each thread keeps that of its edge.
+/// The tile computes the logits of a batch one after the other; each thread keeps its own edge's.
 template <class X, int V, int K>
 struct DynamicLogits {
   using T = Accumulator<X>;
@@ -92,7 +92,7 @@ HPCGNN_DEVICE void dynamic_forward(const ForwardArguments& a) {
   attend<X, V, K>(a, DynamicLogits<X, V, K>{a.block});
 }
 
-/// The gradient of an edge's logit; what z gains of grad goes to `weight`.
+/// The gradient of an edge's logit; the factor of grad in the gradient of z goes to `weight`.
 template <class X, int V, int K>
 HPCGNN_DEVICE Accumulator<X> logit_gradient(const Tile& tile, const Window<X, V, K>& window,
                                             const Pair<X, V, K>& pair,
@@ -107,7 +107,7 @@ HPCGNN_DEVICE Accumulator<X> logit_gradient(const Tile& tile, const Window<X, V,
   return alpha * (kept * dot - shuffle(tile, edge.delta, k));
 }
 
-/// The edges of a group of a row give to `dtarget` and, all together, to `dvector`.
+/// Add the gradients of the edges of a group of a row to `dtarget` and, summed up, to `dvector`.
 template <class X, int V, int K>
 HPCGNN_DEVICE void walk_row(const DynamicBackward& a, const Tile& tile, int64 g, int64 head,
                             const Window<X, V, K>& window, Accumulator<X> (&dvector)[K][V]) {
@@ -177,7 +177,7 @@ HPCGNN_DEVICE void dynamic_rows(const DynamicBackward& a) {
   }
 }
 
-/// The edges of a group of column j give to z[j].
+/// Add the gradients of the edges of a group of column j to that of z[j].
 template <class X, int V, int K>
 HPCGNN_DEVICE void walk_column(const DynamicBackward& a, const Tile& tile, int64 g, int64 head,
                                const Window<X, V, K>& window) {

@@ -15,8 +15,8 @@ struct MergeArguments {
   int32 lanes;
 };
 
-/// The states of a tile's item join, in the same order every time: first their maximum and sum, a
-/// state for each thread, then the columns, state by state, whose loads do not wait for each other.
+/// Merge the states of a tile's item, in the same order every time: first their maximum and sum,
+/// one state for each thread, then the columns, state by state, with independent loads.
 template <class T, int V>
 HPCGNN_DEVICE void merge(const MergeArguments& a) {
   const Tile tile = make_tile(a.lanes);
@@ -36,7 +36,7 @@ HPCGNN_DEVICE void merge(const MergeArguments& a) {
     for (int64 piece = first + tile.lane; piece < last; piece += tile.lanes)
       if (tops[piece * a.num_heads] > largest) largest = tops[piece * a.num_heads];
     largest = largest_of_tile(tile, largest);
-    // A state without edges has no share: exp(-inf - -inf) would be no number.
+    // A state without edges has no share: exp(-inf - -inf) would be NaN.
     const auto share_of = [&](T its_top) {
       return its_top == none ? T(0) : exponential(its_top - largest);
     };
@@ -50,7 +50,7 @@ HPCGNN_DEVICE void merge(const MergeArguments& a) {
     for (int64 base = 0; base < a.head_width; base += tile.lanes * V) {
       const int64 column = base + tile.lane * V;
       const bool inside = column < a.head_width;
-      // Sums of a state without a share are never used: they may be no numbers.
+      // Sums of a state without a share are never used, as they may be NaN.
       Pack<T, V> mine = {};
       if (inside && old_share != T(0)) mine = load<V>(out + column);
       T values[V];
@@ -72,7 +72,7 @@ HPCGNN_DEVICE void merge(const MergeArguments& a) {
       if (inside) put<T>(values, false, out + column);
     }
     __syncwarp(tile.mask);
-    // A sum that is no number tells of a logit that is none.
+    // A NaN sum means that a logit is NaN, which the maximum may miss.
     if (tile.lane == 0) *top = sum != sum ? sum : largest, *total = sum;
   }
 }
@@ -117,7 +117,7 @@ HPCGNN_DEVICE void finish(const FinishArguments& a) {
 struct HeadDots {
   const void* x;     ///< (num_rows, num_heads * head_width)
   const void* y;     ///< the same shape, or one row for all
-  const void* bias;  ///< one row that is taken off y; null = nothing
+  const void* bias;  ///< one row that is subtracted from y; null = nothing
   void* out;         ///< (num_rows, num_heads), overwritten
   int64 num_rows;
   int64 num_heads;
@@ -152,7 +152,7 @@ HPCGNN_DEVICE void head_dots(const HeadDots& a) {
 
 struct WeightGradient {
   const void* z;     ///< (num_rows, num_heads * head_width)
-  const void* gain;  ///< (num_rows, num_heads), what source gained
+  const void* gain;  ///< (num_rows, num_heads), the gradient of source
   void* dweights;    ///< (num_heads, head_width), added to
   int64 num_rows;
   int64 num_heads;

@@ -1,15 +1,14 @@
 /// Element types, tiles of threads and random bits shared by every kernel.
 ///
-/// NVRTC and nvcc compile these files for the GPU; the tests compile the very same files with the
-/// host's compiler. So they include nothing but each other. Pointers are never checked here: the
-/// Python face does it. Counts and offsets are 64 bits wide, loops stride over the grid, and every
-/// size may be zero.
+/// NVRTC and nvcc compile these files for the GPU, and the tests compile the same files with the
+/// host's compiler, so they include only each other. Pointers are checked in Python, never here.
+/// Counts and offsets are 64 bits wide, loops stride over the grid, and every size may be zero.
 #pragma once
 
 #define HPCGNN_DEVICE __device__ __forceinline__
 
 /// Defines the kernel `name`, which calls `function` on its arguments, one struct by value. A file
-/// may say first how many blocks a multiprocessor holds at least, which bounds the registers.
+/// may first define the least number of blocks on a multiprocessor, which bounds the registers.
 #ifdef HPCGNN_BLOCKS
 #define HPCGNN_BOUNDS __launch_bounds__(256, HPCGNN_BLOCKS)
 #else
@@ -36,7 +35,7 @@ struct Float16 {
   uint16 bits;
 };
 
-/// The type sums are kept in.
+/// The type of sums.
 template <class X>
 struct AccumulatorOf {
   using Type = float;
@@ -64,7 +63,7 @@ HPCGNN_DEVICE float widen(Float16 value) {
   if (magnitude >= 0x7c00u)
     return __uint_as_float(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13) |
                            (magnitude > 0x7c00u ? 0x400000u : 0u));
-  // CuPy compiles so that subnormal float32 counts as zero: a subnormal half is made of its digits.
+  // CuPy compiles with subnormal float32 as zero: a subnormal half is computed from its digits.
   const float scaled = magnitude < 0x400u ? static_cast<float>(magnitude) * 0x1p-24f
                                           : __uint_as_float((magnitude << 13) + 0x38000000u);
   return __uint_as_float(sign | __float_as_uint(scaled));
@@ -163,7 +162,7 @@ HPCGNN_DEVICE T sum_of_tile(const Tile& tile, T value) {
     value += __shfl_xor_sync(tile.mask, value, step, tile.lanes);
   return value;
 }
-/// The largest number of a tile; one that is none does not count.
+/// The largest number of a tile, ignoring NaN.
 template <class T>
 HPCGNN_DEVICE T largest_of_tile(const Tile& tile, T value) {
   for (int step = tile.lanes / 2; step > 0; step /= 2) {
@@ -182,7 +181,7 @@ HPCGNN_DEVICE T infinity() {
   return static_cast<T>(__uint_as_float(0x7f800000u));
 }
 
-/// SplitMix64 of names, bit for bit as hpcgnn/kernels/src/random_bits.h.
+/// SplitMix64 of keys and ids, bit for bit as in hpcgnn/kernels/src/random_bits.h.
 constexpr uint64 kGolden = 0x9e3779b97f4a7c15u;
 HPCGNN_DEVICE uint64 mix_bits(uint64 z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -194,7 +193,7 @@ HPCGNN_DEVICE uint64 row_stream(uint64 key, int64 row_id) {
 }
 
 /// Neighbour groups: at most `size` consecutive non-zeros of one row. A row of more than one group
-/// is split; its groups are pieces, numbered through all split rows.
+/// is split; its groups are pieces, numbered consecutively over all split rows.
 struct Groups {
   const int32* row;           ///< (num_groups,) row of the pattern
   const int64* start;         ///< (num_groups,) first non-zero

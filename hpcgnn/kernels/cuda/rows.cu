@@ -1,4 +1,4 @@
-/// Rows packed for an exchange, added where they arrive, and ended: bias, rectifier, dropout.
+/// Rows packed for an exchange, added on arrival, and ended by bias, rectifier and dropout.
 #include "common.cuh"
 
 namespace hpcgnn {
@@ -33,7 +33,7 @@ HPCGNN_DEVICE void gather(const RowsArguments& a) {
   }
 }
 
-/// out[rows[i]] += x[i]; rows may repeat, so that the additions are atomic, in any order.
+/// out[rows[i]] += x[i]; rows may repeat, so the additions are atomic, in any order.
 template <class X, int V>
 HPCGNN_DEVICE void scatter_add(const RowsArguments& a) {
   using T = Accumulator<X>;
@@ -66,7 +66,7 @@ struct EndingArguments {
   int32 lanes;
 };
 
-/// One word decides over two neighbouring elements of a row, as on the CPU; V is 1 or 2.
+/// One random word is used for two neighbouring elements of a row, as on the CPU; V is 1 or 2.
 template <class X, int V>
 HPCGNN_DEVICE void finish(const EndingArguments& a) {
   using T = Accumulator<X>;
@@ -85,7 +85,7 @@ HPCGNN_DEVICE void finish(const EndingArguments& a) {
         for (int v = 0; v < V; ++v, bits >>= 32) {
           T value = widen(pack.at[v]);
           if (bias) value += bias[column + v];
-          // Asked so, a NaN stays one.
+          // With this comparison NaN stays NaN.
           if (a.rectify && value < T(0)) value = T(0);
           if (a.row_ids) value = (bits & 0xffffffffu) >= a.threshold ? value * scale : T(0);
           narrow(value, pack.at[v]);
@@ -109,7 +109,7 @@ struct EndingGradientArguments {
   int32 lanes;
 };
 
-/// Loads of several rows are under way before the first is written.
+/// Several rows are loaded before the first is written.
 constexpr int kRowsAhead = 4;
 
 template <class X, int V>
@@ -149,7 +149,7 @@ HPCGNN_DEVICE void finish_gradient(const EndingGradientArguments& a) {
   }
 }
 
-/// sums[column] = the sum of the shares, the same every time; an item is a column.
+/// sums[column] = the sum of the shares, in a fixed order; an item is a column.
 struct JoinArguments {
   const void* shares;  ///< (num_shares, width)
   void* sums;          ///< (width,)

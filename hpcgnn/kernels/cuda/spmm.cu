@@ -1,9 +1,9 @@
 /// Neighbour-grouped aggregation (pull): out[rows[i]] (+)= sum of values[e] * x[indices[e]].
 ///
 /// A tile of threads takes a group of non-zeros, its threads the columns of x. A group alone on its
-/// row stores its sum; pieces of a split row add theirs atomically, or, where out has 16 bits,
-/// leave them in float32 for `spmm_join`. Overwriting, `spmm_clear` has cleared rows nobody stores
-/// to.
+/// row stores its sum; pieces of a split row add theirs atomically or, if out has 16 bits, leave
+/// them in float32 for `spmm_join`. If out is overwritten, `spmm_clear` has cleared the rows to
+/// which no group stores.
 #include "common.cuh"
 
 namespace hpcgnn {
@@ -27,7 +27,7 @@ struct SpmmArguments {
 
 HPCGNN_DEVICE int64 place_of(const int32* rows, int64 row) { return rows ? rows[row] : row; }
 
-/// Loads of several rows are under way before the first is used.
+/// Several rows are loaded before the first is used.
 constexpr int kRowsAhead = 8;
 
 /// sum += values[e] * x[indices[e]] for the non-zeros [e, stop).
@@ -45,7 +45,7 @@ HPCGNN_DEVICE void add_rows(const SpmmArguments& a, int64 e, int64 stop, const X
       for (int v = 0; v < V; ++v) sum[v] += value * widen(packs[u].at[v]);
     }
   }
-  // Batches of the last few, whose loads ask first whether they are there, take longer than this.
+  // For the last few, batches of conditional loads take longer than this.
   for (; e < stop; ++e) {
     const Pack<X, V> pack = load<V>(x + a.indices[e] * a.width);
     const T value = values ? values[e] : T(1);
@@ -80,7 +80,7 @@ HPCGNN_DEVICE void spmm(const SpmmArguments& a) {
   }
 }
 
-/// Rows of out become zero.
+/// Set rows of out to zero.
 template <class Y>
 HPCGNN_DEVICE void spmm_clear(const SpmmArguments& a) {
   const Tile tile = make_tile(a.lanes);
@@ -90,7 +90,7 @@ HPCGNN_DEVICE void spmm_clear(const SpmmArguments& a) {
   }
 }
 
-/// The pieces of a split row join in order.
+/// Add up the pieces of each split row, in order.
 template <class Y>
 HPCGNN_DEVICE void spmm_join(const SpmmArguments& a) {
   const Tile tile = make_tile(a.lanes);

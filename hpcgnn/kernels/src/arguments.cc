@@ -15,7 +15,7 @@ void refuse_array(nb::handle value, const char* name, const ArrayKind& kind) {
   if (PyObject_IsInstance(value.ptr(), nb::object(numpy.attr("ndarray")).ptr()) != 1)
     throw nb::type_error(
         (subject + " must be a NumPy array, not " + text(value.type().attr("__name__"))).c_str());
-  // Only one of the types that a message lists is of the machine's byte order.
+  // A dtype may have a listed name but the wrong byte order.
   const nb::object dtype = value.attr("dtype");
   const std::string found = text(dtype.attr("name")), listed = std::string(" or ") + kind.dtypes;
   if ((listed + " or ").find(" or " + found + " or ") == std::string::npos ||
@@ -34,7 +34,7 @@ void refuse_array(nb::handle value, const char* name, const ArrayKind& kind) {
 }
 
 void refuse_dtype(nb::handle array, const char* name, const char* dtypes) {
-  // Other objects that share their memory have no dtype, such as bytes.
+  // Other objects that share their memory, such as bytes, have no dtype.
   const bool is_numpy = nb::hasattr(array, "dtype");
   const nb::object kind = is_numpy ? array.attr("dtype") : array.type().attr("__name__");
   const std::string found = text(kind);

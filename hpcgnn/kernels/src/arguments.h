@@ -1,7 +1,7 @@
-/// Arguments of Python's functions: taken as they are, or refused in one line that names them.
+/// Arguments from Python: accepted unchanged, or refused in one line that names them.
 ///
-/// What an argument must be is said once, by the type that the C++ function takes. No array is ever
-/// converted: a converted copy of an output would swallow the result.
+/// The type of the C++ parameter alone defines what an argument must be. Arrays are never
+/// converted: results would be written to a converted copy of an output and lost.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,28 +20,28 @@ namespace hpcgnn::kernels {
 
 namespace nb = nanobind;
 
-/// What an array must be, as a message says it.
+/// The requirements on an array, in the words of messages.
 struct ArrayKind {
   const char* dtypes;
   int ndim;
   bool contiguous, written;
 };
 
-/// Raise what is wrong with an argument that is no such array.
+/// Raise the reason why an argument is not such an array.
 [[noreturn]] void refuse_array(nb::handle value, const char* name, const ArrayKind& kind);
 
-/// Raise that an array has another type than one of `dtypes`.
+/// Raise an error: an array has none of the types `dtypes`.
 [[noreturn]] void refuse_dtype(nb::handle array, const char* name, const char* dtypes);
 
-/// Raise that an argument is no number, or no word, of its kind.
+/// Raise an error: an argument that is not an array has the wrong type.
 [[noreturn]] void refuse_value(nb::handle value, const char* name);
 
-/// 64 bits: the key of a draw.
+/// The key of random draws, 64 bits.
 struct Word {
   std::uint64_t bits;
 };
 
-/// @throws ValueError beyond 64 bits, TypeError for what is no integer.
+/// @throws ValueError beyond 64 bits, TypeError for anything but an integer.
 Word take_word(nb::handle value, const char* name);
 
 template <class T>
@@ -95,11 +95,11 @@ T take(nb::handle value, const char* name) {
   }
 }
 
-/// Call a function with what `take` makes of the values.
+/// Call a function with the results of `take` for the values.
 template <class R, class... Args, std::size_t... I>
 nb::object call(R (*run)(Args...), const nb::handle* values, const char* const* names,
                 std::index_sequence<I...>) {
-  // Braces: the first fault is named.
+  // Braces evaluate in order, so an error names the first wrong argument.
   std::tuple<std::remove_cvref_t<Args>...> taken{
       take<std::remove_cvref_t<Args>>(values[I], names[I])...};
   if constexpr (std::is_void_v<R>) {
@@ -110,7 +110,7 @@ nb::object call(R (*run)(Args...), const nb::handle* values, const char* const* 
   }
 }
 
-/// Bind a function to the names that Python has for its arguments.
+/// Bind a function, given the names of its arguments in Python.
 template <class R, class... Args, class... Extra>
 void define(nb::module_& m, const char* function, R (*run)(Args...),
             std::array<const char*, sizeof...(Args)> names, const Extra&... extra) {
@@ -125,7 +125,7 @@ void define(nb::module_& m, const char* function, R (*run)(Args...),
   bind(kAll);
 }
 
-/// Bind a function for float32 and one for float64; the dtype of argument number `which` chooses.
+/// Bind a function for float32 and one for float64, chosen by the dtype of argument `which`.
 template <class R, class... Args, class W, class... Wide, class... Extra>
 void define_by_dtype(nb::module_& m, const char* function, R (*single)(Args...), W (*wide)(Wide...),
                      std::array<const char*, sizeof...(Args)> names, std::size_t which,

@@ -1,7 +1,7 @@
 /// Array types and checks shared by the parts of the extension module.
 ///
 /// Shapes, offsets and row numbers are checked here, before the GIL is released; defaults and
-/// documentation live in the Python face.
+/// documentation live in the Python modules.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ inline void require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
 }
 
-/// Elements from a row to the next.
+/// Number of elements from one row to the next.
 inline std::int64_t row_pitch(const auto& rows) {
   require(extent(rows, 0) == 0 || extent(rows, 1) < 2 || rows.stride(1) == 1,
           "columns must lie side by side");
@@ -67,7 +67,7 @@ inline Storage storage_of(nb::dlpack::dtype dtype, const std::string& half) {
       ("uint16 operands need half='bfloat16' or half='float16', not " + named).c_str());
 }
 
-/// The same where rows of integers are multiplied or added up.
+/// As `storage_of`, where rows of int32 may be multiplied or added up, too.
 inline Storage storage_or_int32(nb::dlpack::dtype dtype, const std::string& half) {
   return dtype == nb::dtype<std::int32_t>() ? Storage::kInt32 : storage_of(dtype, half);
 }
@@ -85,13 +85,13 @@ inline Storage wide_storage_of(const char* name, nb::dlpack::dtype dtype) {
   return storage_of(dtype, "");
 }
 
-/// Whether an array has the type that sums of a dense operand have.
+/// Whether an array has the accumulator type of a dense operand.
 inline bool has_sums_of(const auto& array, Storage operand) {
   const bool wide = accumulator_of(operand) == Storage::kFloat64;
   return array.dtype() == (wide ? nb::dtype<double>() : nb::dtype<float>());
 }
 
-/// Raise unless an array has the type that sums of a dense operand have.
+/// Raise unless an array has the accumulator type of a dense operand.
 inline void require_sums_of(const char* name, const auto& array, Storage operand) {
   if (has_sums_of(array, operand)) return;
   const bool wide = accumulator_of(operand) == Storage::kFloat64;
@@ -109,7 +109,7 @@ Vector<T> new_vector(std::int64_t size) {
   return Vector<T>(data, {static_cast<std::size_t>(size)}, owner);
 }
 
-/// The checks that cost nothing: the products check the order of the offsets as they go.
+/// The cheap checks of offsets; products check the order of the offsets as they go.
 inline std::int64_t checked_offsets(const Offsets& indptr, std::int64_t nonzeros) {
   require(extent(indptr, 0) > 0, "indptr must not be empty");
   const std::int64_t num_rows = extent(indptr, 0) - 1;

@@ -17,8 +17,8 @@ struct Free {
 /// Memory that begins on a page, uninitialised; released with std::free.
 using Pages = std::unique_ptr<std::byte[], Free>;
 
-/// Allocate at least `bytes`, on huge pages where the system grants them: a core can address few
-/// small pages without looking up where they lie.
+/// Allocate at least `bytes`, on huge pages where the system grants them: a core can address only
+/// few small pages without a look-up in the page tables.
 /// @throws std::bad_alloc when there is no memory.
 inline Pages allocate_pages(std::size_t bytes) {
   constexpr std::size_t kHugePage = 2 << 20;

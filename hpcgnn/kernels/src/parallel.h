@@ -14,10 +14,10 @@
 
 namespace hpcgnn::kernels {
 
-// Below so many multiply-adds, or elements, waking threads costs more than it saves.
+// With fewer multiply-adds, or elements, waking threads costs more than it saves.
 inline constexpr std::int64_t kSerialWork = 1 << 16, kSerialElements = 1 << 15;
 
-/// Rows of `width` elements each that have `elements` together, at least one.
+/// Number of rows of `width` elements that have about `elements` together, at least one.
 inline std::int64_t rows_of_chunk(std::int64_t elements, std::int64_t width) {
   return std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, width));
 }

@@ -1,4 +1,4 @@
-/// Random bits that are a function of names, so that every rank, thread and pass sees the same.
+/// Random bits that are a function of keys and ids: the same on every rank, thread and pass.
 #pragma once
 
 #include <cmath>
@@ -18,13 +18,13 @@ HPCGNN_INLINE std::uint64_t mix_bits(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
-/// Where the sequence of a row begins: mixing key and row in turn keeps the sequences of
+/// The start of the sequence of a row: mixing key and row in turn keeps the sequences of
 /// neighbouring rows and keys apart.
 HPCGNN_INLINE std::uint64_t row_stream(std::uint64_t key, std::int64_t row_id) {
   return mix_bits(mix_bits(key + kGolden) + static_cast<std::uint64_t>(row_id) * kGolden);
 }
 
-/// 32 random bits below this mean "dropped", which has probability p, to 2^-32.
+/// 32 random bits below this mean "dropped", with probability p to within 2^-32.
 inline std::uint64_t drop_threshold(double p) {
   return static_cast<std::uint64_t>(std::ldexp(p, 32) + 0.5);
 }

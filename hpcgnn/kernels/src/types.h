@@ -23,8 +23,8 @@ struct Float16 {
 enum class Storage : std::uint8_t { kFloat32, kFloat64, kBFloat16, kFloat16, kInt32 };
 inline constexpr int kNumStorages = 5;
 
-/// A kernel is compiled for each number of registers of columns up to this, which is most of what
-/// compiling it costs.
+/// A kernel is compiled for each number of registers of columns up to this, which takes most of the
+/// time to compile it.
 #ifndef HPCGNN_COLUMN_REGS
 #define HPCGNN_COLUMN_REGS 8
 #endif
@@ -36,14 +36,14 @@ constexpr std::int64_t storage_bytes(Storage storage) {
   return storage == Storage::kFloat32 || storage == Storage::kInt32 ? 4 : 2;
 }
 
-/// The type sums are kept in: float64 for float64 and for integers, which are then exact below
-/// 2^53; float32 for everything else.
+/// The type of sums: float64 for float64 and for integers, which are then exact below 2^53; float32
+/// for everything else.
 constexpr Storage accumulator_of(Storage storage) {
   const bool wide = storage == Storage::kFloat64 || storage == Storage::kInt32;
   return wide ? Storage::kFloat64 : Storage::kFloat32;
 }
 
-/// Instruction sets with kernels of their own, narrowest first.
+/// Instruction sets that have their own kernels, narrowest first.
 enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512 };
 
 /// Bytes of a vector register of `isa`.

@@ -77,7 +77,7 @@ Result<double> reference(const Csr& a, const Layer<T>& l) {
     const auto alpha = [&](std::int64_t i, std::int64_t j) {
       return std::exp(logit(i, j) - r.lse[at(i, h, heads)]);
     };
-    // Operands are small enough to do without a maximum.
+    // Operands are small enough that no maximum needs to be subtracted.
     for_edges(a, [&](std::int64_t i, std::int64_t j) {
       total[at(i, h, heads)] += std::exp(logit(i, j));
     });

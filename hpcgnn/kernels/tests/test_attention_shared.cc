@@ -103,7 +103,7 @@ void test_shared_layer(const Csr& a, std::int64_t heads, std::int64_t width, Isa
               r.dsource == first.dsource && r.dtarget == first.dtarget,
           "equal bits at any number of threads");
   }
-  // Weights of a softmax add up to one: so do the gradients of x, and those of logits to zero.
+  // Softmax weights add up to one, so the gradients of x add up to those of the means.
   std::vector<T> gradients(size(width)), wanted(size(width));
   for (std::size_t i = 0; i < first.dx.size(); ++i) gradients[i % size(width)] += first.dx[i];
   for (std::int64_t i = 0; i < rows * heads; ++i) {

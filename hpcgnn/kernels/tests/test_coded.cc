@@ -1,4 +1,4 @@
-// Coded columns: decoding gives them back, and products of both are of equal bits.
+// Coded columns: decoding returns the originals, and products with both have equal bits.
 #include <algorithm>
 #include <limits>
 
@@ -10,7 +10,7 @@
 namespace hpcgnn::kernels::testing {
 namespace {
 
-/// Columns of any order, up to any number, in rows of any length.
+/// Columns in any order and of any size, in rows of any length.
 Csr random_pattern(unsigned seed) {
   std::mt19937 random(seed);
   Csr a;

@@ -38,7 +38,7 @@ std::vector<double> reference(const Csr& a, const std::vector<T>& x, std::vector
 template <class T>
 std::vector<T> product(const Csr& a, const std::vector<T>& values, const std::vector<T>& x,
                        std::vector<T> out, std::int64_t width, Form form, int threads, Isa isa) {
-  // What both take, under the same names.
+  // The arguments of both have the same names.
   const auto fill = [&](auto& arguments) {
     arguments.indptr = a.indptr.data();
     arguments.indices = a.indices.data();

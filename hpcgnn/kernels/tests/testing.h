@@ -1,4 +1,4 @@
-/// What the tests of the kernels share: a check, random CSR matrices, and the instruction sets.
+/// Shared by the tests of the kernels: a check, random CSR matrices, and the instruction sets.
 #pragma once
 
 #include <cstdint>

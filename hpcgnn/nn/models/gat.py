@@ -40,8 +40,8 @@ class GATLayer(HeadsLayer):
         nn.init.xavier_uniform_(self.edge)
 
     def edge_weights(self, by_head: Tensor) -> Tensor:
-        """Return what scores multiply features of edges with, (H, any), of a map (H, D, F)."""
-        # <a, W e> as <Wᵀ a, e>: a number for each edge and head, and no row.
+        """Return the weights of edge features in scores, (H, any), from their map (H, D, F)."""
+        # <a, W e> as <Wᵀ a, e>: one number for each edge and head instead of a row.
         return torch.einsum("hdf,hd->hf", by_head, self.edge)
 
     def make_target(self, in_width: int, heads: int, width: int) -> None:
@@ -50,7 +50,7 @@ class GATLayer(HeadsLayer):
         nn.init.xavier_uniform_(self.target)
 
     def scores(self) -> ScoresOf:
-        """Return what makes the scores of the edges."""
+        """Return the function that makes the scores of the edges."""
         return partial(AdditiveScores, slope=self.slope, width=self.source.shape[1])
 
     def target_map(self) -> Tensor:
@@ -80,18 +80,18 @@ class GATLayer(HeadsLayer):
 
 
 class GATv2Layer(GATLayer):
-    """The same with scores that see the sum of both nodes' maps; parameters as of `GATLayer`."""
+    """GAT with scores that depend on the sum of both nodes' maps; parameters as in `GATLayer`."""
 
     @override
     def make_target(self, in_width: int, heads: int, width: int) -> None:
         self.own = xavier_linear(in_width, heads * width)
 
     def make_edge(self, heads: int, width: int) -> None:
-        """Make nothing: the map of features is all."""
+        """Make nothing: only the map of features is needed."""
 
     @override
     def edge_weights(self, by_head: Tensor) -> Tensor:
-        # The map of the features, (H, D * F): its result is inside of the rectifier.
+        # The map of the features, (H, D * F): its result is an argument of the rectifier.
         return by_head.flatten(1)
 
     @override
@@ -104,7 +104,7 @@ class GATv2Layer(GATLayer):
 
 
 class GAT(HeadsModel):
-    """GAT of any depth; sizes as of `HeadsModel`."""
+    """GAT of any depth, with sizes as in `HeadsModel`."""
 
     aggregations = (Aggregation.ATTENTION,)
     takes_sparse = True
@@ -117,7 +117,7 @@ class GAT(HeadsModel):
 
 
 class GATv2(GAT):
-    """GATv2 of any depth; sizes as of `HeadsModel`."""
+    """GATv2 of any depth, with sizes as in `HeadsModel`."""
 
     lacks = NOTHING
 

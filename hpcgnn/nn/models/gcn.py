@@ -28,10 +28,7 @@ class GCNLayer(nn.Module):
 
 
 class GCN(LayeredModel):
-    """GCN of any depth: symmetric normalisation with self loops.
-
-    The one matrix serves directed graphs too.
-    """
+    """GCN of any depth: symmetric normalisation with self loops, on directed graphs too."""
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING

@@ -28,9 +28,8 @@ _DIRECTIONS = (Aggregation.SUM_IN, Aggregation.SUM_OUT)
 class GINLayer(nn.Module):
     """``relu((1 + ε) X W + A X W + Aᵀ X W' + b) W_2 + b_2``; the last sum on directed graphs.
 
-    There are `inner_width` columns between the two maps. As few as the outputs of a last layer
-    would be too few: one or two rectifiers soon give zero for all nodes, and then learn nothing
-    more.
+    There are `inner_width` columns between the two maps. The width of a last layer's output would
+    be too small: one or two rectifiers soon give zero for all nodes, and then learn nothing more.
     """
 
     def __init__(self, in_width: int, inner_width: int, out_width: int, *, directed: bool) -> None:
@@ -41,7 +40,7 @@ class GINLayer(nn.Module):
         self.second = Linear(inner_width, out_width)
 
     def _maps_first(self, operator: AggregationOperator, x: Tensor) -> bool:
-        """Return whether own rows and neighbours are mapped as one, before they are added up."""
+        """Return whether own rows and neighbours are mapped together, before they are added up."""
         if self.reversed is not None:
             return False
         if isinstance(x, SparseFeatures):
@@ -75,7 +74,7 @@ class GINLayer(nn.Module):
 
 
 class GIN(LayeredModel):
-    """GIN of any depth; hubs ask for ``norm``, since sums grow with degrees."""
+    """GIN of any depth; graphs with hubs need a ``norm``, since sums grow with degrees."""
 
     aggregations = _DIRECTIONS
     lacks = NOTHING

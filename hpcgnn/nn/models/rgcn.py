@@ -35,7 +35,7 @@ class RGCNLayer(nn.Module):
         for weight in (self.own.weight, *self.matrices.data):
             nn.init.xavier_uniform_(weight)
         self.coefficients: nn.Parameter | None = None
-        # All relations together start as large as one: a node may have neighbours by each.
+        # The sum of all relations, of which a node may have edges, starts as large as one of them.
         share = num_relations**-0.5
         if num_bases:
             self.coefficients = nn.Parameter(torch.empty(num_relations, num_bases))
@@ -44,7 +44,7 @@ class RGCNLayer(nn.Module):
             self.matrices.data *= share
 
     def weights(self, matrices: Tensor) -> Tensor:
-        """Return W, (num_relations, any, out_width), of the matrices that relations have or mix."""
+        """Return W, (num_relations, any, out_width), from the relations' matrices or bases."""
         if self.coefficients is None:
             return matrices
         return arithmetic().combine(self.coefficients, matrices)

@@ -46,7 +46,7 @@ void build_alias(const double* weights, std::int64_t size, std::uint32_t* thresh
     large.pop_back();
     small.push_back(high);
   }
-  // Rounding leaves columns that should be full; an item without weight must not be among them.
+  // Rounding leaves columns that should be full; they must not keep an item without weight.
   const auto heaviest = std::max_element(weights, weights + size) - weights;
   for (const std::int64_t left : small)
     if (weights[left] == 0) {
@@ -66,7 +66,7 @@ void sample_edges(const Graph& graph, const AliasTable& table, std::int64_t coun
   const std::int64_t* const end = graph.indptr + graph.num_nodes + 1;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t entry = table.draw(draws);
-    // The last row that begins at or before the entry: rows without entries lie before it.
+    // The last row that begins at or before the entry, as empty rows come before it.
     const auto row = std::upper_bound(graph.indptr, end, entry) - graph.indptr - 1;
     visits.push_back(static_cast<std::int32_t>(row));
     visits.push_back(graph.indices[entry]);

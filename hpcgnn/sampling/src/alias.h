@@ -9,10 +9,10 @@
 
 namespace hpcgnn::sampling {
 
-/// Walker's table in arrays of the caller, who may share them between processes.
+/// Walker's table in arrays of the caller, which may be shared between processes.
 struct AliasTable {
-  const std::uint32_t* thresholds;  ///< a column keeps a draw whose 32 bits are below, of 2^32
-  const std::int64_t* aliases;      ///< and gives the others to its alias
+  const std::uint32_t* thresholds;  ///< a column keeps draws whose 32 random bits are below this
+  const std::int64_t* aliases;      ///< and passes the others to its alias
   std::int64_t size;
 
   std::int64_t draw(Draws& draws) const {
@@ -23,7 +23,7 @@ struct AliasTable {
 };
 
 /// Fill a table for probabilities proportional to `weights`, in O(size) (Vose's algorithm). An item
-/// of weight zero is never drawn; probabilities are right to 2^-32 of a column.
+/// of weight zero is never drawn; probabilities are correct to 2^-32 of a column.
 /// @throws std::invalid_argument unless weights are finite and not negative, with a positive sum.
 void build_alias(const double* weights, std::int64_t size, std::uint32_t* thresholds,
                  std::int64_t* aliases);

@@ -20,16 +20,16 @@ int log2_ceil(std::int64_t n) {
 
 Dashboard::Dashboard(std::int64_t num_walkers, double mean_degree, double enlargement)
     : num_walkers_(num_walkers) {
-  // Nodes of few neighbours waste at most a quarter of the mean degree each.
+  // A node of few neighbours wastes at most a quarter of the mean degree.
   const double coarsest = std::max(mean_degree / 4, 1.0);
   shift_ = std::bit_width(static_cast<std::uint64_t>(coarsest)) - 1;
   const double most = enlargement * static_cast<double>(num_walkers) * std::max(mean_degree, 1.0);
-  // Slots at most double a degree: live nodes alone never fill the Dashboard but by exception.
+  // Slots are at most twice a degree, so live nodes alone rarely fill the Dashboard.
   num_pins_ = static_cast<std::int64_t>(std::ldexp(most, -shift_)) + 2 * num_walkers;
   if (num_pins_ << shift_ > kMostUnits / 2)
     throw std::invalid_argument("the Dashboard would need 2^30 units: take fewer walkers");
   most_pinned_ = std::int64_t{1} << std::max(shift_, log2_ceil(num_pins_ << shift_) - 5);
-  // Nobody reads a pin before it is written.
+  // No pin is read before it is written.
   pins_ = std::make_unique_for_overwrite<std::int32_t[]>(static_cast<std::size_t>(num_pins_) + 1);
   tiles_.resize(static_cast<std::size_t>(num_walkers) + 1);
   units_.resize(tiles_.size());
@@ -79,7 +79,7 @@ std::int32_t Dashboard::add_hub(std::int64_t degree) {
 }
 
 std::int32_t Dashboard::pop(Draws& draws) {
-  // Places behind the last pin belong to the hubs, whose common tile always answers.
+  // Units behind the last pin belong to the hubs, whose common tile always accepts.
   const auto behind = static_cast<std::int32_t>(used_units_);
   pins_[static_cast<std::size_t>(used_units_ >> shift_)] = kHubs;
   tile(kHubs) = {behind, 1};

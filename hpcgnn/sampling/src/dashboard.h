@@ -13,13 +13,13 @@ namespace hpcgnn::sampling {
 
 /// Pins and tiles of the graph-sampling paper (sections 4.2 and 4.3, Algorithms 3 and 4).
 ///
-/// A node in the frontier owns a slot of consecutive units and counts for as many of them as it has
-/// neighbours; a pin for every few units names the tile with what is known of the slot. A probe
-/// draws a unit: the tile it meets is the answer when the unit counts. What goes further than the
-/// paper: slots come in powers of two and go, pins and all, to the next node of their size, so that
-/// neither pop nor add takes longer for a large node (the paper writes a pin for each neighbour);
-/// and hubs whose slot would fill much of the Dashboard have units beyond the pins, in a short list
-/// (the paper cuts them to what is free).
+/// A node in the frontier owns a slot of consecutive units, of which as many count as it has
+/// neighbours; every few units have a pin with the number of the tile that describes the slot. A
+/// probe draws a unit: if the unit counts, its tile is the answer. Beyond the paper, slots come in
+/// powers of two and pass with their pins to the next node of their size, so that neither pop nor
+/// add takes longer for a large node (the paper writes a pin for each neighbour); and hubs whose
+/// slot would fill much of the Dashboard have units beyond the pins, in a short list (the paper
+/// cuts them to the free units).
 class Dashboard {
  public:
   /// @param num_walkers nodes in the frontier.
@@ -29,7 +29,7 @@ class Dashboard {
   Dashboard(std::int64_t num_walkers, double mean_degree, double enlargement);
 
   /// Pin the tile of a node that enters the frontier and return its number, which is valid until
-  /// the next call. Units are 31-bit numbers: where hubs need more, one counts for the rest only.
+  /// the next call. Units are 31-bit numbers: if hubs need more, one only gets the rest.
   /// @pre degree > 0, and fewer than num_walkers nodes are in the frontier.
   std::int32_t add(std::int64_t degree);
 
@@ -39,7 +39,7 @@ class Dashboard {
 
   /// Nodes in the frontier.
   std::int64_t size() const { return size_; }
-  /// Numbers of tiles are below it.
+  /// Bound for the numbers of tiles.
   std::int64_t num_tiles() const { return static_cast<std::int64_t>(tiles_.size()); }
   /// Old and new numbers of the tiles that the last `add` renumbered, ascending; empty for none.
   const std::vector<std::array<std::int32_t, 2>>& moved() const { return moved_; }
@@ -57,11 +57,11 @@ class Dashboard {
   void clean_up();
 
   int shift_;                 ///< a pin stands for 2^shift_ units
-  std::int64_t num_walkers_;  ///< tiles of hubs have the numbers up to it, other tiles follow
+  std::int64_t num_walkers_;  ///< tiles of hubs are numbered up to this, other tiles follow
   std::int64_t num_pins_;     ///< room for pins
   std::int64_t most_pinned_;  ///< units of the largest slot; larger nodes are hubs
   std::unique_ptr<std::int32_t[]> pins_;
-  std::vector<Tile> tiles_;          ///< the index array: in the order of starts, after the hubs
+  std::vector<Tile> tiles_;          ///< the index array: hubs, then tiles in order of their starts
   std::vector<std::int32_t> units_;  ///< length of each tile's slot
   std::array<std::vector<std::int32_t>, 32> free_;  ///< historical tiles by the log of their length
   std::vector<std::int32_t> hubs_, free_hubs_;      ///< tiles of hubs, in the frontier and not

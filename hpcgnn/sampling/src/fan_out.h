@@ -10,14 +10,14 @@
 
 namespace hpcgnn::sampling {
 
-/// What one layer of a fan-out reads.
+/// The nodes that one layer of a fan-out reads, and its edges.
 struct FanOut {
   std::vector<std::int32_t> inputs;  ///< ascending: the targets and the neighbours that were drawn
-  SampledPattern pattern;            ///< a row for every target, columns are places in `inputs`
+  SampledPattern pattern;            ///< a row for every target; columns are positions in `inputs`
 };
 
-/// Draw `fan_out` neighbours without repeats, or all where there are no more, for each of `count`
-/// ascending targets. What a target draws does not depend on the other targets.
+/// Draw `fan_out` neighbours without repeats, or all if there are no more, for each of `count`
+/// ascending targets. A target's draw does not depend on the other targets.
 FanOut sample_fan_out(const Graph& graph, const std::int32_t* targets, std::int64_t count,
                       std::int64_t fan_out, Draws draws);
 

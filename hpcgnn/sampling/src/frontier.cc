@@ -15,9 +15,9 @@ double mean_degree(const Graph& graph) {
 
 /// The frontier of one subgraph.
 ///
-/// A walker draws its next node as it arrives, not as it leaves. That is the same distribution, and
-/// the memory it will read is on its way while the other walkers move. A move has three steps, and
-/// each asks for the memory that the next one reads, so that moves of several frontiers interleave.
+/// A walker draws its next node as it arrives, not as it leaves. The distribution is the same, and
+/// memory is prefetched while the other walkers move. A move has three steps, each of which
+/// prefetches the memory that the next one reads, and the moves of several frontiers interleave.
 class Walkers {
  public:
   Walkers(const Graph& graph, const Frontier& frontier, Draws draws,
@@ -40,7 +40,7 @@ class Walkers {
 
   bool done() const { return pops_left_ == 0 || dashboard_.size() == 0; }
 
-  /// Choose the walker that moves. @pre not done().
+  /// Choose the walker to move. @pre not done().
   void leave() {
     --pops_left_;
     moving_ = at(dashboard_.pop(draws_));
@@ -82,7 +82,7 @@ class Walkers {
     turn_ = (turn_ + 1) % recent_.size();
   }
 
-  /// The entry was asked for some arrivals ago, so reading it does not wait.
+  /// The entry was prefetched some arrivals ago, so reading it does not wait.
   void prefetch_degree(std::int64_t entry) const {
     prefetch(graph_.indptr + graph_.indices[entry]);
   }
@@ -100,7 +100,7 @@ class Walkers {
   std::size_t turn_ = 0;
 };
 
-/// Make all moves, those of one frontier while the others wait for memory.
+/// Make all moves of all frontiers, one moving while the others wait for memory.
 void move_in_turn(std::vector<Walkers>& frontiers) {
   const std::size_t count = frontiers.size(), half = (count + 1) / 2;
   enum class Step { kLeave, kFollow, kArrive, kDone };

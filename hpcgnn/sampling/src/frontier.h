@@ -1,4 +1,4 @@
-/// Frontier sampling: walkers of which one moves at a time, the one on a large node sooner.
+/// Frontier sampling: one of several walkers moves at a time, more often one on a large node.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,17 @@ struct Frontier {
   bool entered;        ///< record the node that a walker moves to, not the one it leaves
 };
 
-/// What happened to the Dashboards.
+/// Counts of events in the Dashboards.
 struct FrontierCounts {
   std::int64_t cleanups;
   std::int64_t truncated;  ///< nodes that counted for less than their degree
   std::int64_t probes;     ///< rounds of kProbes probes; a pop needs one or more
 };
 
-/// Write the nodes of several subgraphs of a seed to `visits`: the starting nodes, uniform roots,
-/// with repeats, then a node for each pop (Algorithm 2 of the graph-sampling paper). A walker on a
-/// node without neighbours stays there; when all do, the pops end. The subgraphs are made in turn,
-/// so that one moves while the memory of the others answers; a subgraph does not depend on the
-/// others.
+/// Write the nodes of several subgraphs of a seed to `visits`: the starting nodes, drawn uniformly
+/// with repeats from the roots, then a node for each pop (Algorithm 2 of the graph-sampling paper).
+/// A walker on a node without neighbours stays there; if all do, the pops end. The subgraphs take
+/// turns, so that one moves while the others wait for memory; each is independent of the others.
 /// @throws std::invalid_argument as the Dashboard does.
 FrontierCounts sample_frontiers(const Graph& graph, const Frontier& frontier, std::uint64_t seed,
                                 const std::vector<std::int64_t>& numbers,

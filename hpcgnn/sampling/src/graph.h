@@ -1,4 +1,4 @@
-/// The graph that samplers walk: a CSR pattern that somebody else owns, possibly a mapped file.
+/// The graph that samplers walk: a CSR pattern in the caller's memory, possibly a mapped file.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ struct Graph {
   const std::int64_t* indptr;
   const std::int32_t* indices;
   std::int64_t num_nodes;
-  std::int64_t num_roots;  ///< walks start at the nodes below it
+  std::int64_t num_roots;  ///< walks start at the nodes below this
 
   std::int64_t degree(std::int64_t node) const { return indptr[node + 1] - indptr[node]; }
   std::int64_t num_entries() const { return indptr[num_nodes]; }
 };
 
-/// Ask for the cache line at `address`, which the next steps will read.
+/// Prefetch the cache line at `address`, which later steps will read.
 inline void prefetch(const void* address) { __builtin_prefetch(address); }
 
 }  // namespace hpcgnn::sampling

@@ -5,7 +5,7 @@
 namespace hpcgnn::sampling {
 namespace {
 
-/// Write the entries of a row that the filter lets through to `kept`, without branches on data.
+/// Write the entries of a row that pass the filter to `kept`, without branches on data.
 std::size_t filter_row(const Graph& graph, std::int64_t begin, std::int64_t end,
                        const NodeIndex& index, std::vector<std::int64_t>& kept) {
   if (kept.size() < static_cast<std::size_t>(end - begin))

@@ -8,10 +8,10 @@
 
 namespace hpcgnn::sampling {
 
-/// A CSR pattern whose columns are places in a list of nodes.
+/// A CSR pattern whose columns are positions in a list of nodes.
 struct SampledPattern {
   std::vector<std::int64_t> indptr;
-  std::vector<std::int32_t> indices;  ///< ascending in a row where the graph's are
+  std::vector<std::int32_t> indices;  ///< ascending in a row if the graph's are
   std::vector<std::int64_t> entries;  ///< number of each entry in the graph
 };
 

@@ -1,4 +1,4 @@
-/// Python's view of the samplers: defaults and documentation live in the Python face.
+/// The Python bindings of the samplers; defaults and documentation are in the Python modules.
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -28,7 +28,7 @@ using kernels::Vector;
 using Nodes = Vector<std::int32_t>;
 using PyPattern = std::tuple<Vector<std::int64_t>, Nodes, Vector<std::int64_t>>;
 
-/// A pattern that was checked once and is not copied.
+/// A pattern that is checked once and not copied.
 class Topology {
  public:
   Topology(Offsets indptr, Indices indices, std::int64_t num_roots)
@@ -72,7 +72,7 @@ PyPattern to_python(SampledPattern&& pattern) {
           to_python(std::move(pattern.entries))};
 }
 
-/// Run a sampler without the GIL and hand its visits to Python.
+/// Run a sampler without the GIL and return its visits to Python.
 template <class Sample>
 Nodes visits_of(Sample&& sample) {
   std::vector<std::int32_t> visits;

@@ -49,7 +49,7 @@ void clip_nodes(std::vector<std::int32_t>& nodes, std::int64_t multiple, Draws d
 
 NodeIndex::NodeIndex(const std::int32_t* nodes, std::int64_t count) {
   const int bits = std::clamp<int>(std::bit_width(static_cast<std::uint64_t>(count)), 5, 27);
-  // A sixteenth of the filter's bits is set, at most half of the table's slots.
+  // At most a sixteenth of the filter's bits and half of the table's slots are set.
   filter_shift_ = 32 - (bits + 4);
   table_shift_ = 32 - (bits + 1);
   table_mask_ = (1u << (bits + 1)) - 1;

@@ -13,7 +13,7 @@ void sample_walks(const Graph& graph, std::int64_t num_roots, std::int64_t lengt
     prefetch(graph.indptr + nodes.back());
   }
   visits.insert(visits.end(), nodes.begin(), nodes.end());
-  // All walks take a step before any takes the next one: their reads from memory overlap.
+  // All walks take a step before any takes the next one, so that their reads from memory overlap.
   for (std::int64_t step = 0; step < length && !nodes.empty(); ++step) {
     entries.clear();
     for (const std::int32_t node : nodes) {

@@ -2,7 +2,7 @@
 #include "cumulative.h"
 
 /// @param visits room for num_walkers + num_pops nodes.
-/// @return how many were written.
+/// @return the number of nodes written.
 extern "C" std::int64_t sample_frontier_by_sums(const std::int64_t* indptr,
                                                 const std::int32_t* indices, std::int64_t num_nodes,
                                                 std::int64_t num_walkers, std::int64_t num_pops,

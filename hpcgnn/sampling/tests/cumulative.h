@@ -1,4 +1,4 @@
-/// The frontier sampler as one would first write it: sums of degrees, and a search for each pop.
+/// The frontier sampler in its simplest form: sums of degrees, and a search for each pop.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace hpcgnn::sampling::testing {
 
-/// Append what `sample_frontiers` gives for a subgraph, drawn from the same distribution:
-/// O(walkers) a pop.
+/// Append nodes with the same distribution as those of `sample_frontiers` for a subgraph, in
+/// O(walkers) for each pop.
 inline void sample_frontier_by_sums(const Graph& graph, std::int64_t num_walkers,
                                     std::int64_t num_pops, Draws draws,
                                     std::vector<std::int32_t>& visits) {

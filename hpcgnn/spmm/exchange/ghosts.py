@@ -28,7 +28,7 @@ from hpcgnn.typing import Array, GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class Channel:
-    """What all exchanges of a run share: the grid, the wire format, the schedule and the carrier.
+    """Shared by all exchanges of a run: the grid, the wire format, the schedule and the carrier.
 
     `node_ids` (num_local,) int64 are the nodes' original ids, which determine the draws of
     stochastic rounding; None: global row numbers do.

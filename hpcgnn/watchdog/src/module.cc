@@ -114,7 +114,7 @@ class Watchdog {
     dump_stacks();
     sleep_for(std::min(kLongestGrace, limit_s / 4));
     // A thread that came back to an interpreter which ends would be thrown out of it, and the
-    // process would abort with a status that nobody requeues.
+    // process would abort with a status that is not requeued.
     if (locked(awaited_)) {
       {
         std::lock_guard lock(mutex_);

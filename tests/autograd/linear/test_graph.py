@@ -89,8 +89,8 @@ def test_what_needs_no_rows_of_others_is_done_while_they_travel(
     names = [json.loads(line)["name"] for line in path.read_text().splitlines()[1:]]
     middle = names.index("evaluate")
     forth, back = names[:middle], names[middle:]
-    # Own rows are mapped behind the first exchange, both ways, and gradients of weights with them;
-    # the first term is projected behind the second's.
+    # Own rows are mapped during the first exchange, in both passes, and so are weights' gradients;
+    # the first term is projected during the second's exchange.
     for part, works in (
         (forth, ["dense.own"]),
         (forth, ["dense.project"]),
@@ -126,7 +126,7 @@ def test_a_first_layer_in_pieces(
     matrix, rng = ugly_matrix(44, 83, weighted=False), np.random.default_rng(5)
 
     def draw(*shape: int) -> torch.Tensor:
-        # Results are numbers of bfloat16, so that what is rectified is the same.
+        # Results are bfloat16 numbers, so that the rectifier gives the same.
         return torch.from_numpy(rng.integers(-1, 2, size=shape)).float()
 
     x, mixing = draw(44, 3).bfloat16(), draw(44, 20).bfloat16()

@@ -17,7 +17,7 @@ from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 def _gradients(
     comm: MPI.Intracomm, *, twice: bool, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[list[torch.Tensor], list[type]]:
-    """Return gradients of two layers in a sequential run, and the type of the hidden rows'."""
+    """Return gradients of two layers in a sequential run, and the type of the hidden rows' one."""
     matrix, rng = ugly_matrix(44, 83), np.random.default_rng(3)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -59,7 +59,7 @@ def test_gradients_of_hidden_rows_in_pieces_are_those_of_whole_ones(
     found, seen = _gradients(comm, twice=twice, dtype=dtype)
     monkeypatch.setattr(graph, "LateSum", Sum)
     wanted, seen_whole = _gradients(comm, twice=twice, dtype=dtype)
-    # What two functions read is the sum of two gradients, which is there as a whole.
+    # A tensor that two functions read has the sum of two gradients, which exists as a whole.
     assert seen == [torch.Tensor if twice else RowProducts]
     assert seen_whole == [torch.Tensor]
     assert len(found) == 6

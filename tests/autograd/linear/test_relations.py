@@ -1,4 +1,4 @@
-"""Mapped means of relations equal their formula, whether they wait or are computed again."""
+"""Mapped means of relations equal their formula, whether the means are kept or recomputed."""
 
 import importlib
 
@@ -20,7 +20,7 @@ ROWS = [np.array(each, np.int32) for each in ([4, 0, 4, 2], [], [2, 1])]
 
 @pytest.fixture
 def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RelationOrder:
-    """The order of a layer's products, whatever is the cheapest."""
+    """Sets the order of a layer's products, which need not be the cheapest."""
     module = importlib.import_module("hpcgnn.autograd.linear.relations")
     monkeypatch.setattr(module, "choose_relation_order", lambda *_, **__: request.param)
     chosen: RelationOrder = request.param
@@ -79,7 +79,7 @@ def test_equals_index_add_and_its_gradients(sequential: bool, needs_input: bool)
 
     torch.testing.assert_close(ours(own, weights, x), formula(own, weights, x))
     assert torch.autograd.gradcheck(ours, (own, weights, x))
-    # Nothing that waits is spoilt by the first pass.
+    # The first pass leaves saved tensors unchanged.
     out = ours(own, weights, x).square().sum()
     wanted = [each for each in (own, weights, x) if each.requires_grad]
     first = torch.autograd.grad(out, wanted, retain_graph=True)

@@ -1,4 +1,4 @@
-"""Chains of maps by fused kernels equal plain torch, outputs and gradients."""
+"""Chains of maps in fused kernels equal plain torch: outputs and gradients."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -29,7 +29,7 @@ def make(
     normed: bool = True,
     residual: bool = False,
 ) -> Chain:
-    """Return a chain of some widths, whose first map reads parts of some widths side by side."""
+    """Return a chain of some widths, whose first map reads side-by-side parts of some widths."""
     torch.manual_seed(len(widths))
     ends = np.cumsum([0, *parts])
     columns = [slice(*pair) for pair in pairwise(ends)]
@@ -87,7 +87,7 @@ def test_what_nobody_reads_is_not_made_again(
     case, run, counts = CASES[name], ChainRun._run, list[int]()
     monkeypatch.setattr(ChainRun, "_run", lambda *args: [counts.append(args[-1]), run(*args)])
     columns = sum(len(each.weight) for each in case.maps)
-    # What is small is kept.
+    # Small results are kept.
     for kept_bytes, more in ((NUM_ROWS * columns * 8 - 1, again), (NUM_ROWS * columns * 8, 0)):
         monkeypatch.setattr(chain, "KEPT_BYTES", kept_bytes)
         made = run_chain(case, [numbers(NUM_ROWS, 3)])

@@ -33,7 +33,7 @@ class Message(nn.Module):
 
     def forward(self, targets: Tensor, sources: Tensor, states: Tensor) -> EdgeResult:
         inner = torch.tanh(self.first(torch.cat([targets, sources, states], dim=1)))
-        # Rounded columns meet in a largest number.
+        # Rounded columns tie for the largest number.
         message = self.message(inner)
         ties = message[:, :2].clamp(-0.2, 0.2)
         message = torch.cat([ties, message[:, 2:]], dim=1)
@@ -41,7 +41,7 @@ class Message(nn.Module):
 
 
 def serial(name: str, result: EdgeResult, targets: Tensor) -> Tensor:
-    """Return (NUM_NODES, 6), node by node."""
+    """Return (NUM_NODES, 6), computed node by node."""
     rows = []
     for node in range(NUM_NODES):
         message = result.message[targets == node]
@@ -111,7 +111,7 @@ def test_it_equals_plain_torch(
 
 
 class Alone(nn.Module):
-    """Messages of sources only."""
+    """Messages that depend on sources only."""
 
     def forward(self, targets: None, sources: Tensor, states: None) -> Tensor:
         assert targets is None

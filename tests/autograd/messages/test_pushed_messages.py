@@ -19,7 +19,7 @@ PUSHING = sorted(set(METHODS) - set(FETCHING))
 
 
 class _Message(nn.Module):
-    """Of all that an edge sees."""
+    """Messages of targets, sources and states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class _Message(nn.Module):
 
 
 class _OfSources(nn.Module):
-    """Without the targets, which are not fetched then."""
+    """Messages without targets, which are then not fetched."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _OfSources(nn.Module):
 
 
 class _OfStates(nn.Module):
-    """Of the edges alone."""
+    """Messages of states alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def test_every_edge_is_computed_once(comm: MPI.Intracomm) -> None:
             assert np.array_equal(edges.degrees.numpy(), degrees)
             everywhere = np.concatenate(comm.allgather(edges.features.numpy()[:, 0]))
         assert np.array_equal(np.sort(everywhere), features[:, 0])
-        # A push of all leaves no edge from another rank with its target.
+        # If all rows are pushed, no target has an edge from another rank.
         if exchange == "push" and comm.size > 1:
             owners = ends[0, edges.features.numpy()[:, 0].astype(int)]
             assert ((owners >= rows.start) & (owners < rows.stop)).all()

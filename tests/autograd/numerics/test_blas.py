@@ -1,4 +1,4 @@
-"""Which library multiplies: float32 stays float32, whatever torch is allowed."""
+"""The choice of the BLAS library: float32 stays float32, whatever torch allows."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def test_rounded_operands_are_noticed(bits: int) -> None:
 
     assert blas._stays_float32()
     assert not blas._stays_float32(lambda a, b: rounded(a) @ rounded(b))
-    # Only one kind of shape goes to matrix units.
+    # Only shapes of one kind use matrix units.
     assert not blas._stays_float32(lambda a, b: a @ b if len(a) > 40 else rounded(a) @ rounded(b))
 
 
@@ -71,7 +71,7 @@ print(found[1] - found[0])
 def test_shapes_that_onednn_keeps_are_bounded(bounded: bool) -> None:
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    # What the environment sets stays: the default of 1,024 shows that the test can tell.
+    # A setting of the environment is kept: the default, 1,024, shows that the test can tell.
     environment |= {} if bounded else dict.fromkeys(names, "1024")
     words = [sys.executable, "-c", PRODUCTS]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
@@ -85,7 +85,7 @@ def test_rows_of_16_bits_are_multiplied_in_either_precision(
 ) -> None:
     monkeypatch.setattr(mixed, "bfloat16_is_fast", lambda: fast)
     draw = torch.Generator().manual_seed(3)
-    # Two chunks and a rest, for each of two heads.
+    # Two chunks and a remainder, for each of two heads.
     monkeypatch.setattr(mixed, "_WIDENED", 64 * 2 * (40 + 30))
     shape = (2 * 64 + 7, 40)
     rows = torch.randn(2, *shape, generator=draw).bfloat16()
@@ -100,7 +100,7 @@ def test_rows_of_16_bits_are_multiplied_in_either_precision(
     gradient = mixed.weight_gradient(room[0], rows[0])
     assert gradient.dtype == torch.float32
     due = room[0].double().t() @ rows[0].double()
-    # Of a chunk's sum of 7 bits at least.
+    # A chunk's sum keeps at least 7 bits.
     near = {"rtol": 2**-7, "atol": 2.0} if fast else {"rtol": 1e-5, "atol": 1e-3}
     torch.testing.assert_close(gradient.double(), due, **near)
 

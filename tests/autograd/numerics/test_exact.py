@@ -1,4 +1,4 @@
-"""Sums that no order changes are close to the true ones, and equal bits for any share of rows."""
+"""Sums that do not depend on their order: close to the true ones, equal bits for all shares."""
 
 from collections.abc import Callable
 
@@ -49,12 +49,12 @@ def test_sums_are_equal_bits_and_accurate(
 ) -> None:
     rows = table(12, 3).to(dtype)
     if dtype == torch.float64:
-        # Numbers of more bits than float32 has.
+        # These numbers have more bits than float32.
         rows = rows.sin() / 3
     with ProcessGrid(MPI.COMM_SELF) as alone:
         whole = SUMS[name](ExactArithmetic(alone), rows)
     if limbs == 2:
-        # As where all ranks have more rows.
+        # As if all ranks had more rows.
         monkeypatch.setattr("hpcgnn.autograd.numerics.exact._ONE_INTEGER", 0)
     order = torch.from_numpy(np.random.default_rng(5).permutation(ROWS))
     starts = uneven_starts(ROWS, comm.size, 7)
@@ -69,7 +69,7 @@ def test_sums_are_equal_bits_and_accurate(
 
 @pytest.mark.parametrize("name", ["sigmoid", "softplus", "loss"])
 def test_values_and_derivatives_are_those_of_torch(name: str) -> None:
-    # At 0 branches meet; at the ends an exponential has no number.
+    # Branches meet at 0; at the ends the exponential overflows.
     x = torch.tensor([0.0, -0.0, 1e-9, -3.0, 5.0, 95.0, -95.0, -800.0, 800.0])[:, None]
     truth = torch.full_like(x, 0.25)
     made = {}

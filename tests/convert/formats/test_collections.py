@@ -26,7 +26,7 @@ CLASSES = np.arange(N) % 3
 
 
 def edges_of(path: Path) -> set[tuple[int, int]]:
-    """The edges of a store without parts, source first."""
+    """The edges of a store without partition, source first."""
     with GraphStore.open(path) as store:
         block = store.read_adjacency(0, store.num_nodes)
         rows = np.repeat(np.arange(store.num_nodes), np.diff(block.indptr))
@@ -38,7 +38,7 @@ def all_edges() -> set[tuple[int, int]]:
 
 
 def geom_gcn(folder: Path, *, places: bool = False) -> Path:
-    """Write a folder whose nodes are not in order, with ten splits."""
+    """Write a folder whose nodes are unordered, with ten splits."""
     folder.mkdir()
     lines = "".join(f"{a}\t{b}\n" for a, b in EDGES)
     (folder / "out1_graph_edges.txt").write_text(f"node_id\tnode_id\n{lines}")
@@ -92,7 +92,7 @@ def test_geom_gcn_splits_of_all_graphs_in_one_folder(tmp_path: Path) -> None:
     report = convert(folder, tmp_path / "out.h5", format_name="geom-gcn")
     assert list(report.splits) == list(map(str, range(SPLITS)))
     assert all(sizes == {"train": 6, "valid": 3, "test": 3} for sizes in report.splits.values())
-    # Under another name nothing tells which are its own.
+    # Under another name, nothing tells which files belong to the folder.
     folder.rename(tmp_path / "mine")
     with pytest.raises(
         InputError, match=r"name the folder like the start of the file names, before _split"
@@ -104,7 +104,7 @@ def test_geom_gcn_splits_of_all_graphs_in_one_folder(tmp_path: Path) -> None:
 
 
 def graphsage(folder: Path, *, by_name: bool) -> Path:
-    """Write a GraphSAGE folder; with names links are places of nodes that stand elsewhere."""
+    """Write a GraphSAGE folder; with names, links are positions of nodes listed elsewhere."""
     folder.mkdir()
     order = RNG.permutation(N).tolist()
     ids = [f"n{row}" if by_name else row for row in order]

@@ -1,4 +1,4 @@
-"""Tables that DGL's meta.yaml and GraphStorm's JSON name, against the store of a graph.toml."""
+"""Tables named by DGL's meta.yaml and GraphStorm's JSON, compared with a graph.toml's store."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""GraphSAINT folders: several labels, direction, files that do not belong together."""
+"""GraphSAINT folders: several labels, direction, inconsistent files."""
 
 import json
 from pathlib import Path

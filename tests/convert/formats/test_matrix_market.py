@@ -1,4 +1,4 @@
-"""Matrix Market files against SciPy's own reader, and what is refused."""
+"""Matrix Market files compared with SciPy's reader, and refused files."""
 
 import gzip
 from pathlib import Path

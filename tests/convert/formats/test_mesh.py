@@ -1,4 +1,4 @@
-"""Meshes that meshio reads: their cells, groups, fields and series, against what was written."""
+"""Meshes that meshio reads: cells, groups, fields and series equal those that were written."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -137,7 +137,7 @@ def check_series(store: GraphStore, times: list[float]) -> None:
 
 @pytest.mark.parametrize("form", ["HDF", "XML"])
 def test_xdmf_series(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # meshio writes the HDF5 file into the working folder.
+    # meshio writes the HDF5 file into the working directory.
     monkeypatch.chdir(tmp_path)
     store, report = read(series(tmp_path / "flow.xdmf", form=form))
     check_series(store, [0, 0.5, 2])
@@ -170,7 +170,7 @@ def test_files_are_steps(tmp_path: Path) -> None:
 
 
 def exodus(path: Path, times: list[float], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write the points' data of an Exodus file; its mesh is what meshio is said to have read."""
+    """Write the point data of an Exodus file; meshio is made to return its mesh."""
     names = ("T", "uX", "uY", "uZ")
     with netcdf_file(path, "w") as file:
         for name, length in {"time": None, "num_nodes": 6, "names": 4, "text": 9}.items():
@@ -215,7 +215,7 @@ def test_files_out_of_the_order_of_their_numbers_are_refused(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"flow_1\.vtu: comes after flow_10.vtu, and each file"):
         read(steps[0], last, steps[1])
     check_series(read(steps[0], steps[1], last)[0], [0, 1, 2])
-    # Names that no number tells apart say nothing, and some have decimals.
+    # Names that no number tells apart have no meaning, and some numbers have decimals.
     for names in (("start", "flow_1"), ("t0.25", "t0.5"), ("a.1.9", "a.1.10")):
         paths = [tmp_path / f"{name}.vtu" for name in names]
         for source, path in zip((steps[0], steps[1]), paths, strict=True):
@@ -224,7 +224,7 @@ def test_files_out_of_the_order_of_their_numbers_are_refused(tmp_path: Path) -> 
 
 
 def replace(folder: Path, **changes: Any) -> Path:
-    """Write another last step."""
+    """Replace the last step."""
     given = {"points": POINTS, "cells": CELLS, "data": {"u": np.ones((6, 3)), "T": np.ones(6)}}
     given |= changes
     meshio.Mesh(given["points"], given["cells"], given["data"]).write(folder / "flow_2.vtu")
@@ -251,7 +251,7 @@ def single(folder: Path, **changes: Any) -> Path:
 
 
 def tagged(folder: Path, *fields: str) -> Path:
-    """Write whole numbers of points that change."""
+    """Write integer values of points that change."""
     for step in range(3):
         data = {**dict.fromkeys(fields, np.ones(6)), "wet": (np.arange(6) > step).astype(np.int64)}
         meshio.Mesh(POINTS, CELLS, data).write(folder / f"flow_{step}.vtu")

@@ -1,4 +1,4 @@
-"""METIS graphs: every fmt, isolated nodes, and lists that contradict each other."""
+"""METIS graphs: every fmt, isolated nodes, and contradictory lists."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from hpcgnn.convert.read import files
 from hpcgnn.errors import InputError
 from tests.support.graph_files import convert_to
 
-# Node 2 is isolated; weights are those of the edges {0, 1}, {0, 3}, {1, 3}.
+# Node 2 is isolated; the weights are those of the edges {0, 1}, {0, 3}, {1, 3}.
 LISTS = [[1, 3], [0, 3], [], [0, 1]]
 WEIGHT = {(0, 1): 4, (0, 3): 7, (1, 3): 1}
 

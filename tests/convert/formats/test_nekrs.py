@@ -1,4 +1,4 @@
-"""Folders of nekRS-ML: a periodic row of elements, as 1, 2 and 3 of its ranks write it."""
+"""Folders of nekRS-ML: a periodic row of elements, written by 1, 2 and 3 of its ranks."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_ranks_that_wrote_make_no_difference(tmp_path: Path, size: int, steps: b
     with read(write(tmp_path / "run", size, steps=steps)) as store:
         n = store.num_nodes
         assert n == 2 * ELEMENTS
-        # Middle points are numbered behind the ids, in the order of the ranks' points.
+        # Middle points are numbered after the ids, in the order of the ranks' points.
         assert store.read_original_id(0, n).tolist() == list(range(1, n + 1))
         positions = store.read_positions(0, n)
         assert positions is not None

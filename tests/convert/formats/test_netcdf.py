@@ -1,4 +1,4 @@
-"""Grids in NetCDF become graphs with fields: of versions 3 and 4, packed, around the globe."""
+"""NetCDF grids become graphs with fields: versions 3 and 4, packed values, whole globes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_a_globe_is_a_graph_with_fields(
         }
         heat = np.where(HEAT == -999, np.nan, 0.5 * HEAT + 273)
         for step in range(4):
-            # Rows that begin and end within a line.
+            # Rows that begin and end inside a line.
             np.testing.assert_array_equal(
                 store.read_field("wind", step, 3, 12)[:, 0], WIND[step].reshape(-1)[3:12]
             )
@@ -116,7 +116,7 @@ def test_a_globe_is_a_graph_with_fields(
 
 
 WAYS: dict[str, tuple[str, dict[str, object], list[float]]] = {
-    # Type of the values, what is said of them, and those of 1, 2, 3 and one more that are missing.
+    # The type of values, their attributes, and the values for 1, 2, 3 and a missing one.
     "a double beside floats": ("f4", {"missing_value": np.float64(1e20)}, [1e20]),
     "both": ("f4", {"missing_value": np.float64(1e20), "_FillValue": np.float32(-1)}, [1e20, -1]),
     "several": ("f8", {"missing_value": np.array([-1.0, -2.0])}, [-1, -2]),
@@ -215,7 +215,7 @@ def test_three_axes_without_coordinates_or_time(
     with converted(tmp_path / "box.nc") as store:
         assert store.num_nodes == 24
         ends = store.read_adjacency(0, 24, "").indices
-        # 1 * 12 + 2 * 8 + 3 * 6 edges, both ways.
+        # 1 * 12 + 2 * 8 + 3 * 6 edges, in both directions.
         assert len(ends) == 2 * 46
         assert not store.fields
         np.testing.assert_array_equal(

@@ -1,4 +1,4 @@
-"""Files of networkx, compared with the graph that was written."""
+"""networkx files, compared with the graph that was written."""
 
 import gc
 from pathlib import Path

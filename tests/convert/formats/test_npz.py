@@ -1,4 +1,4 @@
-"""The layouts of .npz graphs and what is wrong with faulty ones."""
+"""The layouts of .npz graphs, and errors of faulty ones."""
 
 from pathlib import Path
 from typing import Any

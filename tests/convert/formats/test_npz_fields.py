@@ -1,4 +1,4 @@
-"""Positions, weights and fields of .npz files, their way through partition, and what inspect says.
+"""Positions, weights and fields of .npz files, through conversion, partition and inspect.
 
 A store written by many ranks is compared with the one of a single process.
 """
@@ -53,7 +53,7 @@ def convert_npz(folder: Path, ranks: RankGroup | None = None, **changes: Any) ->
 
 
 def check_by_id(store: GraphStore) -> None:
-    """Check what nodes have in any order of the store."""
+    """Check the data of nodes in any order of the store."""
     given, ids = arrays(), store.read_original_id(0, NODES)
     np.testing.assert_array_equal(store.read_positions(0, NODES), given["positions"][ids])
     np.testing.assert_array_equal(store.read_node_weights(0, NODES), given["node_weights"][ids])

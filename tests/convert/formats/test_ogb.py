@@ -1,4 +1,4 @@
-"""OGB folders: directions, missing parts, and what is refused."""
+"""OGB folders: directions, missing parts, and refused folders."""
 
 import gzip
 from collections.abc import Callable

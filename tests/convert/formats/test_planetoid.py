@@ -1,4 +1,4 @@
-"""Planetoid files: isolated test nodes, the public split, files that do not belong together."""
+"""Planetoid files: isolated test nodes, the public split, inconsistent files."""
 
 import pickle
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_infinite_features_are_named(folder: Path, tmp_path: Path) -> None:
 
 
 def write_words(folder: Path, value: float = 1) -> np.ndarray:
-    """Give the nodes 400 words, of which each has two."""
+    """Give the nodes 400 words, two for each node."""
     words = scipy.sparse.lil_matrix((12, 400), dtype=np.float64)
     for node in range(12):
         words[node, [node, 399 - 5 * node]] = 1

@@ -1,4 +1,4 @@
-"""The Python entries, with stand-ins for torch-geometric and DGL."""
+"""The Python entry points, with stand-ins for torch-geometric and DGL."""
 
 import sys
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_pos_of_a_graph_is_its_positions(tmp_path: Path) -> None:
 
 
 class Hetero:
-    """What `HeteroData` offers, for one type of nodes."""
+    """The interface of `HeteroData`, for one type of nodes."""
 
     node_types = ("paper",)
     edge_types = (("paper", "cites", "paper"), ("paper", "like", "paper"))
@@ -117,7 +117,7 @@ def test_what_hetero_data_holds_besides_is_listed(tmp_path: Path) -> None:
 
 
 class Graph:
-    """What a graph of DGL offers, for one type of nodes."""
+    """The interface of a DGL graph, for one type of nodes."""
 
     ntypes = ("_N",)
 
@@ -245,7 +245,7 @@ def test_faulty_values_are_named(tmp_path: Path, call: Any, message: str) -> Non
 
 
 class Planetoid:
-    """A data set such as torch-geometric has, in a folder and with a name."""
+    """A data set like those of torch-geometric, in a folder and with a name."""
 
     def __init__(self, root: str, name: str, split: str = "public") -> None:
         assert (root, split) == ("there", "public")

@@ -1,4 +1,4 @@
-"""Tables of edges and nodes: names, headers, labels, splits, features, types; and bad tables."""
+"""Tables of edges and nodes: names, headers, labels, splits, features, types; faulty tables."""
 
 import gzip
 from decimal import Decimal
@@ -112,7 +112,7 @@ def test_a_table_of_nodes_gives_labels_splits_and_features(tmp_path: Path) -> No
     crlf = "\ufeff" + nodes.replace("\n", "\r\n")
     check(build(tmp_path, crlf), tmp_path / "out.h5")
     check(build(tmp_path, nodes.replace("x\n", '"x, ""y"""\n')), tmp_path / "out.h5")
-    # As pandas writes columns without names, an index as ids, and an index beside ids.
+    # As pandas writes them: columns without names, an index as ids, an index beside ids.
     check(build(tmp_path, nodes.replace(",a,b,", ",0,1,")), tmp_path / "out.h5")
     for index in ("", '""', "Unnamed: 0", "__index_level_0__"):
         check(build(tmp_path, nodes.replace("id", index, 1)), tmp_path / "out.h5")
@@ -135,7 +135,7 @@ def test_numbers_of_columns_are_a_header(tmp_path: Path) -> None:
     assert found.nodes.features.tolist() == [[0, 1, 2], [3, 4, 5]]
     found = build(tmp_path, "a,b,\n3,4,\n5,6,\n", edges)
     assert found.nodes.features.tolist() == [[3, 4], [5, 6]]
-    # Of edges the first line counts: names with numbers for columns, and weights.
+    # For edges the first line decides: names with numbers as column names, and weights.
     for lines in ("a b 0\nc 5 1\n", "0 1 2\n1 2 0.5\n"):
         path = write(tmp_path / "edges.tsv", lines)
         assert convert(path, tmp_path / "out.h5", format_name="edge-list").input_edges == 2
@@ -614,7 +614,7 @@ def test_triples_load_with_names_and_relations(tmp_path: Path) -> None:
 
 
 def test_numbers_with_zeros_before_them_are_names(tmp_path: Path) -> None:
-    # As WN18RR has them: as numbers, their zeros would be lost, and most rows of a store empty.
+    # As in WN18RR: as numbers, they would lose their zeros, and most rows would be empty.
     folder = tmp_path / "WN18RR"
     folder.mkdir()
     write(folder / "train.txt", "14854262\t_hypernym\t14847214\n02084071\t_has_part\t00001740\n")
@@ -687,7 +687,7 @@ def test_columns_of_edges_are_features(tmp_path: Path) -> None:
         # Rows a, b, c; their sources c? b -> a, c -> b, a -> c.
         features = store.read_edge_data(0, 3).features
         np.testing.assert_array_equal(features, [[7.5, 2], [4, 3], [-1, 1]])
-        # As copies of the store have them, such as a partitioned one.
+        # As copies of the store have it, for example a partitioned one.
         assert store.header({}).edge_feature_names == ("day", "weight")
         np.testing.assert_array_equal(store.read_adjacency(0, 3).weights, [2, 3, 1])
     for name, message in (("colour", "has no column 'colour'"), ("note", "column 5 holds 'x'")):
@@ -765,7 +765,7 @@ def test_a_table_without_rows_has_no_nodes(tmp_path: Path) -> None:
 def test_blanks_at_ends_of_names_are_no_part_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_line: bool
 ) -> None:
-    """In text, in quotes and in Parquet alike; blanks inside and beyond ASCII are."""
+    """The same in text, in quotes and in Parquet; with inner blanks and characters beyond ASCII."""
     if by_line:
         monkeypatch.setattr(tables.TableFile, "_fast", lambda *_: None)
     names = ["lead", "trail", "a  b", "\u00a0wide", "x"]

@@ -1,4 +1,4 @@
-"""Files of torch.save: graphs of torch-geometric become stores, other pickles are refused."""
+"""Files of torch.save: graphs of torch-geometric become stores; other pickles are refused."""
 
 import zipfile
 from collections.abc import Callable

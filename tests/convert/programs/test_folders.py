@@ -25,7 +25,7 @@ def area_{n}(width, height, scale):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Forty modules in eight packages, one unreadable, one a copy of another."""
+    """Forty modules in eight packages; one is unreadable, one a copy of another."""
     root = tmp_path / "src"
     for package in range(8):
         (root / f"p{package}").mkdir(parents=True)
@@ -172,7 +172,7 @@ def test_published_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     with InstanceStore.open(tmp_path / "r.h5") as store:
         batch = store.read(0, 3)
         assert "UsesSubtoken" in store.header.edge_names
-        # The node that no candidate hears of is gone; types keep their numbers.
+        # The node that no candidate receives messages from is gone; types keep their numbers.
         assert batch.graphs["num_nodes"].tolist() == [5, 5, 5]
         assert np.bincount(batch.edge_types).tolist() == [6, 3, 6]
 

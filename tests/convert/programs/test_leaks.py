@@ -1,4 +1,4 @@
-"""What is known of a hole beside the graph's structure and labels must not tell the answer."""
+"""Facts about a hole, apart from the graph's structure and labels, must not reveal the answer."""
 
 import sysconfig
 from pathlib import Path
@@ -20,7 +20,7 @@ NUM_FORWARD = 10
 
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory: pytest.TempPathFactory) -> InstanceBatch:
-    """Return the holes of some packages of the standard library."""
+    """Return the holes of some standard-library packages."""
     path = tmp_path_factory.mktemp("leaks") / "some.h5"
     library = Path(sysconfig.get_path("stdlib"))
     options = ProgramOptions(
@@ -37,7 +37,7 @@ def lists(batch: InstanceBatch, values: Array) -> list[Array]:
 
 
 def within_chance(hits: Array, counts: Array) -> bool:
-    """Tell whether hits lie within four deviations of uniform guesses among `counts`."""
+    """Tell whether hits are within four deviations of uniform guesses among `counts`."""
     chance = 1 / counts
     deviation = np.sqrt((chance * (1 - chance)).sum())
     return bool(abs(hits.sum() - chance.sum()) < 4 * deviation)
@@ -58,7 +58,7 @@ def test_order_and_numbers_of_candidates_say_nothing(batch: InstanceBatch) -> No
 
 
 def test_features_without_structure_reach_chance(batch: InstanceBatch) -> None:
-    """Train on places and numbers, judge on other holes."""
+    """Train on positions and numbers, evaluate on other holes."""
     owner = np.repeat(np.arange(len(batch)), batch.graphs["num_candidates"])
     place = np.concatenate([np.arange(count) for count in batch.graphs["num_candidates"]])
     nodes = batch.candidates["node"].astype(np.float64)
@@ -92,7 +92,7 @@ def test_features_without_structure_reach_chance(batch: InstanceBatch) -> None:
 
 @pytest.mark.parametrize("shuffled", [True, False])
 def test_shuffled_labels_reach_chance(batch: InstanceBatch, shuffled: bool) -> None:
-    """The same short training that learns from true labels learns nothing from drawn ones."""
+    """The short training that learns from true labels learns nothing from random ones."""
     small = np.flatnonzero(batch.graphs["num_nodes"] < 250)[:800]
     chosen = batch.select(small)
     if shuffled:
@@ -106,7 +106,7 @@ def test_shuffled_labels_reach_chance(batch: InstanceBatch, shuffled: bool) -> N
         part = chosen.select(range(low, min(low + 25, len(chosen))))
         graph = Supergraph.build(part, NUM_FORWARD, part.starts("num_nodes")[:-1])
         propagator = make_propagator("sparse", graph.edges, block=0, dtype=torch.float32, trace=OFF)
-        # Every graph is judged before it is trained on.
+        # Every graph is evaluated before it is trained on.
         loss, correct = candidate_loss(model(graph, propagator, None), graph, len(part))
         hits.append(correct.numpy())
         optimizer.zero_grad()

@@ -102,7 +102,7 @@ class Box:
 def test_uses_point_at_the_last_read_and_write() -> None:
     graph, hole, names = graph_at(STRAIGHT, 2)
     assert hole.use.variable.name == "b"
-    # b stands in the hole: its uses are its declaration and what the candidate would be.
+    # b was in the hole: its uses are its declaration and the candidate's later uses.
     reads = edges_named(graph, names, "LastRead")
     writes = edges_named(graph, names, "LastWrite")
     assert reads == {("?a", "a@10"), ("?c", "c@12")}
@@ -154,7 +154,7 @@ def test_branches_and_loops_join_what_may_have_come_last() -> None:
         for name in [variable.name]
     }
     writes = edges_named(graph, names, "LastWrite")
-    # After the loop, b was written in a branch of the if, or at the end of the body.
+    # After the loop, b was written in a branch of the if or at the end of the body.
     assert {target for node, target in writes if node == "?b"} == {
         of["b"][0],
         of["b"][1],
@@ -202,7 +202,7 @@ def test_class_names_and_globals_are_no_variables() -> None:
 
 @pytest.mark.parametrize("granularity", ["function", "definition", "file"])
 def test_the_answer_leaves_no_trace(granularity: str) -> None:
-    """Whatever candidate stands in the hole, the compiled graph is the same but for its label."""
+    """With any candidate in the hole, the compiled graph is the same except for its label."""
     text = MANY + STRAIGHT + BRANCHES
     options = ProgramOptions(functions_per_file=0, holes_per_function=0)
     source = SourceFile(text)
@@ -253,7 +253,7 @@ def _compiled(
 
 @pytest.mark.parametrize(("functions", "holes"), [(0, 0), (2, 1), (0, 2), (1, 0)])
 def test_limits_count_what_has_holes(functions: int, holes: int) -> None:
-    """Functions and uses without a choice are passed over, wherever they come in drawn order."""
+    """Functions and uses without a choice are skipped, wherever they come in the drawn order."""
     plain = "".join(f"def g{n}(a):\n    return a\n" for n in range(9))
     text = plain + "".join(f"def f{n}(a, b):\n    c = a + b\n    return c, a\n" for n in range(5))
     source = SourceFile(text)
@@ -269,7 +269,7 @@ def test_compilation_keeps_what_candidates_hear_of() -> None:
     compiled = compile_graph(30, path, np.array([10], np.int32), 8, flip=False)
     assert sorted(compiled.nodes.tolist()) == list(range(2, 19))
     assert compiled.bandwidth == bandwidth_of(compiled.edges) == 1
-    # Every edge between nodes that are left is left, with its type and direction.
+    # Every edge between remaining nodes remains, with its type and direction.
     back = {(k, int(compiled.nodes[s]), int(compiled.nodes[t])) for k, s, t in compiled.edges}
     assert back == {(1, n, n + 1) for n in range(2, 18)}
 
@@ -306,7 +306,7 @@ def test_odd_sources() -> None:
     with pytest.raises((SyntaxError, ValueError)):
         SourceFile("def f(:\n")
     assert isinstance(SourceFile("").tree, ast.Module)
-    # The first token is of no part of the tree.
+    # The first token belongs to no part of the tree.
     decorated = SourceFile("@a\ndef f(): pass\n")
     assert decorated.spans[decorated.tree] == (0, len(decorated.tokens))
 

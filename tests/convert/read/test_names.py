@@ -1,4 +1,4 @@
-"""Tables of names against sets and sorted lists, in memory and out of it."""
+"""Tables of names compared with sets and sorted lists, in memory and on disk."""
 
 from typing import Any
 

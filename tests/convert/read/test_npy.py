@@ -88,7 +88,7 @@ def test_the_second_version_of_the_header_is_read(tmp_path: Path) -> None:
 
 
 def header(text: bytes) -> bytes:
-    """Return an .npy file of version 1 that begins with this header, and holds nothing."""
+    """Return an .npy file of version 1 that has this header and no data."""
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 

@@ -1,4 +1,4 @@
-"""Footers of Parquet files: as Arrow reads them, and one line where they are damaged."""
+"""Footers of Parquet files: as Arrow reads them; damaged ones give an error of one line."""
 
 from pathlib import Path
 

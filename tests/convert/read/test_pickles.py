@@ -1,4 +1,4 @@
-"""What the restricted unpickler admits, and that nothing of what it refuses is executed."""
+"""The objects that the restricted unpickler admits; nothing that it refuses is executed."""
 
 import collections
 import contextlib
@@ -26,7 +26,7 @@ DTYPES = ("?", "i1", "<i4", ">i4", "<i8", "u2", "<f2", "<f4", ">f8")
 
 
 class Call:
-    """Something whose unpickling calls `function(*arguments)`."""
+    """An object whose unpickling calls `function(*arguments)`."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = (function, arguments)
@@ -48,7 +48,7 @@ def test_arrays_come_back(tmp_path: Path, protocol: int | str, dtype: str) -> No
     for value in (array, np.asfortranarray(array), array[:0]):
         data = python2_pickle(value) if protocol == "python 2" else pickle.dumps(value, protocol)
         if protocol == 5:
-            # Protocol 5 hands arrays over in a way that Planetoid files never use.
+            # Protocol 5 passes arrays in a way that Planetoid files never use.
             with pytest.raises(InputError, match="_frombuffer"):
                 load_array(written(tmp_path, data))
             continue
@@ -111,7 +111,7 @@ def _filled(argument: Any, mark: Path) -> Any:
         b"cscipy.sparse.csr\ncsr_matrix\n(N}S'build'\nI1\nstb.",
         b"c_codecs\nencode\n(N}S'__new__'\nI1\nstb.",
         b"cnumpy\ndtype\n(N}S'build'\nI1\nstb.",
-        # Admitted names used for what they are not there for.
+        # Misuse of admitted names.
         b"c__builtin__\nlist\n(tR.",
         b"cnumpy\nndarray\n(tR.",
         b"c_codecs\nencode\n(S'zip'\nS'rot13'\ntR.",
@@ -120,7 +120,7 @@ def _filled(argument: Any, mark: Path) -> Any:
         b"\x80\x04\x8c\x05numpy\x8c\x0cndarray.tobytes\x93.".replace(b"\x0c", b"\x0f"),
         b"Pexecute\n.",
         b"\x82\x01.",
-        # No pickle, nothing, no end.
+        # Not a pickle, an empty file, no end.
         b"hello",
         b"",
         b"}",

@@ -1,4 +1,4 @@
-"""Tables of text against a slow reader, and the lines that are named where they are faulty."""
+"""Text tables compared with a slow reader, and the lines named in errors."""
 
 import csv
 import gzip
@@ -23,7 +23,7 @@ FILLER = st.sampled_from(["\n", "  \n", "# a 1 2\n", "\t% 3\n", "#\n"])
 
 @st.composite
 def number_texts(draw: st.DrawFn) -> tuple[str, str, list[list[int]], list[int]]:
-    """A separator, a text of rows with noise between them, its rows, and the lines they are in."""
+    """A separator, a text of rows with noise between them, its rows, and their line numbers."""
     columns = draw(st.integers(1, 4))
     rows = draw(st.lists(st.lists(INT64, min_size=columns, max_size=columns), max_size=12))
     separator = draw(st.sampled_from(list(GAPS)))

@@ -33,7 +33,7 @@ def run(
 
 
 def write(folder: Path, name: str, nodes: list[object], times: list[object]) -> None:
-    """Write all rows but that of the missing values, in a random order."""
+    """Write all rows except those of missing values, in a random order."""
     order = np.random.default_rng(6).permutation(len(TIMES) * NODES)
     rows = [divmod(int(each), NODES) for each in order if each != NODES + 2]
     table = pa.table(
@@ -71,7 +71,7 @@ def test_rows_become_fields(
         nodes = ["a", "b", "c d", "é"]
     write(tmp_path, name, nodes, times)
     relabel = " --relabel" if 900 in nodes else ""
-    # By default all other numbers but the index are values.
+    # By default, all numeric columns other than the index are values.
     flags = FLAGS if times is DATES else FLAGS.rpartition(",")[0]
     with run(tmp_path, monkeypatch, f"--series {name} {flags}{relabel}") as store:
         assert list(store.fields) == ["flow", "speed"]

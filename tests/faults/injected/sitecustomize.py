@@ -23,7 +23,7 @@ def tell_time() -> None:
 
 
 def hang() -> None:
-    """Never return, and keep the interpreter's lock, as HDF5 does on a file system that hangs."""
+    """Never return, and keep the GIL, as HDF5 does on a file system that hangs."""
     ctypes.PyDLL(None).sleep(1 << 20)
 
 
@@ -64,7 +64,7 @@ FAULTS = {
 
 
 class AfterImport:
-    """Lets modules be found as ever, and calls a function before or after one is executed."""
+    """Finds modules as usual, and calls a function before or after one is executed."""
 
     def __init__(self, name, action, before=False):
         self.name, self.action, self.before, self.busy = name, action, before, False
@@ -88,10 +88,10 @@ class AfterImport:
 
 
 def install(fault: str, place: str, epoch: int) -> None:
-    """Arrange for the fault."""
+    """Set up the fault."""
 
     def act() -> None:
-        # Who sees the time may send the signal.
+        # A process that sees the time may send the signal.
         if fault != "wait":
             tell_time()
         FAULTS[fault]()

@@ -15,7 +15,7 @@ def card_is_there() -> bool:
     return True
 
 
-# A card has run the kernels: the other order of threads is for thorough runs.
+# The kernels also run on GPUs, so the other order of threads is only for thorough runs.
 DEVICES = [
     "forward",
     pytest.param("backward", marks=pytest.mark.slow),
@@ -27,7 +27,7 @@ DEVICES = [
 def device(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[StandIn | Card]:
-    """Put the stand-in where CuPy would be, its threads in either order; or leave a real one."""
+    """Put the stand-in in place of CuPy, with threads in either order; or use the real one."""
     if request.param == "card":
         return Card()
     if compiler() is None:

@@ -17,7 +17,7 @@ from tests.support.attention_runs import (
 )
 from tests.support.stand_in import host
 
-# Heads and widths, with and without whole vectors, and wider than the registers of a tile.
+# Heads and widths with and without whole vectors, and more than a tile's registers hold.
 SHAPES = [(1, 1), (2, 3), (3, 16), (2, 17), (1, 100), (1, 256), (1, 259)]
 
 
@@ -104,7 +104,7 @@ def test_blocks_join_one_state_through_rows(device):
     target[rows] = layer.target
     state = np.full((m + 5, 2), -np.inf), np.zeros((m + 5, 2)), np.full((m + 5, 12), np.nan)
     wide = replace(layer, target=target)
-    # The same edges twice: sums double, so that the result stays and lse grows by log 2.
+    # The same edges twice: sums double, so the result stays and lse grows by log 2.
     state = run_state(device, wide, 3, state, rows=rows)
     state = run_state(device, wide, 4, state, rows=rows)
     DEVICE.attention_finish(*state)

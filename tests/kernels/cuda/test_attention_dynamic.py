@@ -1,4 +1,4 @@
-"""GATv2 on the device equals edge tensors, the masks of the CPU among them."""
+"""GATv2 on the device equals edge tensors, with the same dropout masks as on the CPU."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tests.support.attention_oracle import SLOPE, transposed
 from tests.support.attention_runs import on_device
 from tests.support.stand_in import host
 
-# Heads and widths, with and without whole vectors, and wider than the registers of a tile.
+# Heads and widths with and without whole vectors, and more than a tile's registers hold.
 SHAPES = [(1, 1), (3, 7), (2, 32), (1, 132), (1, 259)]
 
 

@@ -1,4 +1,4 @@
-"""The kernels go through the compilers that run them: NVRTC, and nvcc where it is installed."""
+"""The kernels compile with NVRTC, and with nvcc if it is installed."""
 
 import ctypes
 import ctypes.util

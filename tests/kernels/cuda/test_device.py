@@ -18,7 +18,7 @@ print([name for name in sys.modules if name.split(".")[0] in ("cupy", "cupyx")])
 
 
 def test_importing_everything_never_imports_cupy(tmp_path):
-    """A cupy that cannot be imported lies first on the path: nobody may touch it."""
+    """The first cupy on the path cannot be imported: nothing may use it."""
     for name in ("cupy", "cupyx"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{IMPORT_EVERYTHING}"

@@ -21,7 +21,7 @@ def check_groups(indptr, size):
     np.testing.assert_array_equal(np.repeat(groups.row, lengths), rows)
     covered = np.concatenate([[0], groups.stop])
     np.testing.assert_array_equal(covered[:-1], groups.start)
-    # As few groups as the size allows.
+    # The size allows no fewer groups.
     counts = np.bincount(groups.row, minlength=indptr.size - 1)
     np.testing.assert_array_equal(counts, -(-np.diff(indptr) // size))
     np.testing.assert_array_equal(groups.empty_rows, np.flatnonzero(counts == 0))
@@ -53,7 +53,7 @@ def test_the_regression_of_the_paper():
     # Cora: 2708 nodes, 10556 edges; by hand 0.65538 + 0.04534 - 0.02368 + 2.48081 = 3.15785.
     assert PAPER_RULE.size(2708, 10556) == 3
     assert PAPER_RULE.size(0, 0) == 1
-    # By hand 43.537; and a value below zero, which many edges at a small degree give.
+    # By hand 43.537; and a value below zero, from many edges with a small degree.
     assert PAPER_RULE.size(10**5, 10**7) == 44
     assert PAPER_RULE.size(3 * 10**6, 10**8) == 1
 

@@ -98,11 +98,11 @@ def test_dropout_is_that_of_the_cpu(device, p, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_ending_and_its_gradient_are_those_of_the_cpu(device, dtype):
-    """Bias, rectifier and dropout together and apart; a NaN stays one, infinity drops to zero."""
+    """Bias, rectifier and dropout, together and apart; NaN stays NaN, infinity drops to zero."""
     names = np.random.default_rng(9).integers(0, 1 << 40, 19)
     for width in WIDTHS:
         rows = operands(width)[0]
-        rows[3, 0], rows[4, 0] = np.nan, np.inf  # A NaN is not positive, and its gradient zero.
+        rows[3, 0], rows[4, 0] = np.nan, np.inf  # NaN is not positive, so its gradient is zero.
         x, gradient = of_kind(rows, dtype), of_kind(operands(width)[0][::-1].copy(), dtype)
         wide = np.float64 if dtype == "float64" else np.float32
         bias = np.linspace(-1, 1, width).astype(wide)
@@ -131,12 +131,12 @@ def test_ending_and_its_gradient_are_those_of_the_cpu(device, dtype):
 
 
 def as_numbers(x):
-    """Return rows as numbers: processors write a NaN of 16 bits in different ways."""
+    """Return rows as numbers, since 16-bit NaNs have different bits on different processors."""
     return (x.astype(np.uint32) << 16).view(np.float32) if x.dtype == np.uint16 else x
 
 
 def of_kind(x, dtype):
-    """Return float64 rows as kernels take them: bfloat16 is bits."""
+    """Return float64 rows in the form that kernels take: bfloat16 as bits."""
     return rounded(x.astype(np.float32))[0] if dtype == "bfloat16" else x.astype(dtype)
 
 

@@ -75,7 +75,7 @@ def pna(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, .
     given = ["mean", "min", "max", "std"], scalers, torch.bincount(degrees)
     other = pyg.PNAConv(WIDTH, OUT, *given, edge_dim=FEATURES).double()
     other.aggr_module.avg_deg_log.fill_(float(torch.log1p(degrees.double()).mean()))
-    # Maps with nothing between are one: ours.
+    # Maps without anything between them are one map in our model.
     of_nodes, of_edges = first.weight.split([2 * WIDTH, FEATURES], dim=1)
     weights = {
         "edge_encoder.weight": of_edges,
@@ -133,7 +133,7 @@ def test_layers_equal_a_whole_graph_of_plain_torch(
 ) -> None:
     monkeypatch.setattr(edge_messages, "BLOCK_BYTES", block * 3 * WIDTH * 8)
     if block < 1000:
-        # What maps give is made again, as that of large graphs is.
+        # The results of maps are recomputed, as for large graphs.
         monkeypatch.setattr(chain, "KEPT_BYTES", 0)
     make, whole, num_states = CASES[name]
     torch.manual_seed(4)

@@ -1,4 +1,4 @@
-"""Attention models whose heads go by in several passes, and whose dropout ranks agree on."""
+"""Attention models with several passes over heads, and with dropout that all ranks agree on."""
 
 from dataclasses import replace
 from typing import Any
@@ -105,7 +105,7 @@ def test_products_and_log_sums_by_differences(dropped: bool) -> None:
         products = make_products(grid, row_map, ugly_matrix(6, 3), setting)
         (operator,) = products.operators.values()
         heads = ProductHeads(operator, edge_draw(KEY, 0.3, 0.2) if dropped else None)
-        # Heads of 33 columns go by one after the other.
+        # Heads of 33 columns are processed one after the other.
         pairs, targets = (
             torch.from_numpy(rng.normal(size=(6, width))).requires_grad_() for width in (132, 66)
         )

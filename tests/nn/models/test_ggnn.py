@@ -77,7 +77,7 @@ def test_hybrid_is_sparse_and_banded_is_sparse_without_the_dropped(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_supernodes_are_sparse_forward_and_backward(dtype: torch.dtype) -> None:
     batch, model = hub_batch([70, 5, 41], hubs=2, reach=30), make_ggnn(SHAPE, seed=2, dtype=dtype)
-    # Sums over hubs are large: gates that saturate would magnify the rounding of one step.
+    # Sums over hubs are large: saturated gates would magnify the rounding errors of one step.
     with torch.no_grad():
         model.weight_PHH *= 0.1
     ids = batch.starts("num_nodes")[:-1]

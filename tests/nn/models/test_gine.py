@@ -1,4 +1,4 @@
-"""GINE equals its formula edge by edge, and PyG's layer in float64; in blocks of a few edges."""
+"""GINE equals its formula edge by edge, and PyG's layer in float64; in blocks of few edges."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def numbers(*shape: int) -> Tensor:
 
 
 def random_edges() -> Tensor:
-    """Return (2, E) sources and targets; the last node has none, and one edge is there twice."""
+    """Return (2, E) sources and targets; the last node has no edges, and one edge is repeated."""
     index = np.random.default_rng(2).integers(0, NUM_NODES - 1, (2, NUM_EDGES))
     index[:, 1] = index[:, 0]
     return torch.from_numpy(index[:, np.argsort(index[1])])
@@ -37,7 +37,7 @@ def random_edges() -> Tensor:
 def inputs(grid: ProcessGrid, index: Tensor, features: Tensor) -> EdgeInputs:
     given = features.detach().numpy()
     edges, _, places = local_inputs(grid, index.numpy(), given, num_nodes=NUM_NODES)
-    # The formula is of the edges in another order.
+    # The formula has the edges in another order.
     index[:], features.data = index[:, places].clone(), features.data[places]
     return edges
 

@@ -35,7 +35,7 @@ KEY = DropoutKey(5, 6)
 
 @dataclass(frozen=True)
 class Setting:
-    """A model, a graph and how it is spread."""
+    """A model, a graph and its distribution."""
 
     name: str
     directed: bool = True
@@ -135,7 +135,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
 def test_depths_and_directions(
     comm: MPI.Intracomm, name: str, directed: bool, num_layers: int
 ) -> None:
-    # One map of each power, and one of all of them.
+    # One map for each power, and one of all of them.
     check(comm, Setting(name, directed, num_layers + (name == "sign")))
 
 

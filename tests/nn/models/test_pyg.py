@@ -31,7 +31,7 @@ NUM_NODES, WIDTH = 43, 6
 
 
 def edges_of(matrix: sp.csr_matrix) -> tuple[Tensor, Tensor]:
-    """Return (2, edges) sources and targets as PyG has them, and their weights."""
+    """Return (2, edges) sources and targets in PyG's form, and their weights."""
     entries = matrix.tocoo()
     index = np.stack([entries.col, entries.row]).astype(np.int64)
     return torch.from_numpy(index), torch.from_numpy(entries.data)
@@ -40,7 +40,7 @@ def edges_of(matrix: sp.csr_matrix) -> tuple[Tensor, Tensor]:
 def view_of(
     grid: ProcessGrid, matrices: Sequence[sp.csr_matrix], *wanted: Aggregation
 ) -> GraphView:
-    """Return the view of the one rank; of several matrices a relation for each."""
+    """Return the view of the only rank, with a relation for each of several matrices."""
     row_map = RowMap(np.array([0, NUM_NODES]), 0)
     part = block_row(matrices[0], row_map)
     if len(matrices) > 1:
@@ -57,7 +57,7 @@ def rows(seed: int) -> Tensor:
 def with_features(
     grid: ProcessGrid, matrix: sp.csr_matrix, wanted: Aggregation, features: Tensor
 ) -> GraphView:
-    """Return the view of the one rank over edges with features, in the order of `edges_of`."""
+    """Return the view of the only rank over edges with features, in the order of `edges_of`."""
     row_map, loops = RowMap(np.array([0, NUM_NODES]), 0), wanted.self_loops
     whole = sp.csr_matrix(matrix + sp.eye_array(NUM_NODES)) if loops else matrix
     rows = PatternRows(whole.indptr.astype(np.int64), whole.indices.astype(np.int64), None)
@@ -71,14 +71,14 @@ def with_features(
 
 
 def compare(ours: Tensor, theirs: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
-    """Compare results, and gradients of pairs of tensors; theirs may be transposed."""
+    """Compare results, and gradients of pairs of tensors; PyG's may be transposed."""
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     factors = torch.from_numpy(np.random.default_rng(8).normal(size=tuple(ours.shape)))
     sums = (ours * factors).sum(), (theirs * factors).sum()
     mine = torch.autograd.grad(sums[0], [pair[0] for pair in pairs], retain_graph=True)
     others = torch.autograd.grad(sums[1], [pair[1] for pair in pairs], retain_graph=True)
     for one, other, (left, right) in zip(mine, others, pairs, strict=True):
-        # Theirs is kept transposed where only its transpose has our values.
+        # PyG's is kept transposed if only its transpose has our values.
         if right.ndim == 2 and torch.equal(left, right.t()):
             other = other.t()
         torch.testing.assert_close(one, other.reshape(one.shape), rtol=1e-10, atol=1e-10)
@@ -222,13 +222,13 @@ def test_attention_with_features_of_edges(kind: type[GATLayer], average: bool) -
 
 
 def share(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Give theirs our values."""
+    """Set the parameters of PyG's layer to ours."""
     for mine, theirs in pairs:
         theirs.data = mine.data.reshape(theirs.shape).clone()
 
 
 def split_pairs(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what keys and values are made by, of maps that have both for each head."""
+    """Return the maps of keys and of values, from maps that have both for each head."""
     both = weight.view(HEADS, 2, -1, *weight.shape[1:])
     return both[:, 0].flatten(0, 1), both[:, 1].flatten(0, 1)
 
@@ -283,7 +283,7 @@ def test_transformer(gated: bool, average: bool, edge_width: int) -> None:
 def compare_pairs(
     found: Tensor, expected: Tensor, pairs: torch.nn.Linear, maps: list[torch.nn.Linear]
 ) -> None:
-    """Compare the gradients of maps to keys and values, which we have in one."""
+    """Compare the gradients of the maps of keys and values, which are one map in our layer."""
     for name in ("weight", "bias"):
         (mine,) = torch.autograd.grad(found.sum(), [getattr(pairs, name)], retain_graph=True)
         theirs = torch.autograd.grad(
@@ -317,7 +317,7 @@ def test_hgt(num_types: int) -> None:
     matrices = [ugly_matrix(NUM_NODES, seed, weighted=False) for seed in range(4)]
     types = np.arange(NUM_NODES) % num_types
     places = [np.flatnonzero(types == kind) for kind in range(num_types)]
-    # A relation runs between two types, which may be one: its other edges are taken out.
+    # A relation has edges between two types, which may be equal; its other edges are removed.
     ends = [(number % num_types, number // 2 % num_types) for number in range(4)]
     for number, (source, target) in enumerate(ends):
         kept = matrices[number].multiply((types == target)[:, None] & (types == source)[None])

@@ -1,4 +1,4 @@
-"""R-GCN, R-GAT and HGT equal the dense formulas under every exchange, and fetch a ghost once."""
+"""R-GCN, R-GAT and HGT equal dense formulas for every exchange, and fetch a ghost only once."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ KEY = DropoutKey(2, 3)
 
 
 def relations(*, weighted: bool = False) -> list[sp.csr_matrix]:
-    """Return an ugly relation, a thin one and one without edges."""
+    """Return a relation with hubs, a sparse one and one without edges."""
     thin = sp.csr_matrix(([1.0, 1.0], ([4, 30], [7, 2])), shape=(NUM_NODES, NUM_NODES))
     empty = sp.csr_matrix((NUM_NODES, NUM_NODES))
     return [ugly_matrix(NUM_NODES, 31, weighted=weighted), sp.csr_matrix(thin), empty]
@@ -200,7 +200,7 @@ def test_rows_choose_the_columns_of_their_relation(
 
 
 def waiting_bytes(comm: MPI.Intracomm, schedule: str) -> int:
-    """Return the bytes that wait for the backward pass of three layers, beside the weights."""
+    """Return the bytes that three layers keep for the backward pass, without the weights."""
     waiting: dict[int, int] = {}
 
     def note(saved: torch.Tensor) -> torch.Tensor:
@@ -232,6 +232,6 @@ def test_more_relations_do_not_start_larger(num_bases: int) -> None:
     torch.manual_seed(1)
     layers = [RGCNLayer(64, 64, count, num_bases) for count in (60, 480)]
     few, many = (layer.weights(layer.matrices).detach() for layer in layers)
-    # Means of equal rows by every relation add up to a map of the same size.
+    # Means of equal rows in every relation add up to a map of the same size.
     sizes = [float(each.sum(0).square().mean()) for each in (few, many)]
     assert 0.5 < sizes[1] / sizes[0] < 2

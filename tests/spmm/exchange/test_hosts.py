@@ -1,4 +1,4 @@
-"""The hierarchical exchange over several hosts, told apart by name."""
+"""The hierarchical exchange over several hosts, which are distinguished by name."""
 
 from collections.abc import Callable
 
@@ -59,19 +59,19 @@ def test_products_and_rows_between_hosts(
         if method == "hierarchical":
             assert total == fetched
         else:
-            # A row or a sum that several ranks of a host move directly moves once.
+            # A row or a sum that several ranks of a host would move directly moves once.
             direct = make_exchange("joint", grid, part, trace).volume().sent
             between = comm.allreduce(int(direct[names != names[comm.rank]].sum()))
             assert total <= between
         pairs = comm.allreduce([(names[comm.rank], names[i]) for i in volume.sent.nonzero()[0]])
         assert all(one != other for one, other in pairs)
         if depth is None:
-            # A pair of hosts exchanges one message each way, whatever number of ranks they have.
+            # A pair of hosts exchanges one message in each direction, for any number of ranks.
             assert len(pairs) == len(set(pairs))
 
 
 def rows_between_hosts(matrix, row_map: RowMap, host_of: Callable[[int], str]) -> int:
-    """Count the pairs of a node and a host that reads it without owning it."""
+    """Count the pairs of a node and a host that reads but does not own it."""
     host = np.array([host_of(rank) for rank in range(row_map.num_blocks)])
     of_node = host[row_map.owner(np.arange(row_map.num_rows, dtype=np.int64))]
     rows, columns = matrix.nonzero()

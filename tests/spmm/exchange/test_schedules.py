@@ -1,4 +1,4 @@
-"""Every schedule gives what the resident one gives, and holds no more ghosts than it says."""
+"""Every schedule gives the results of the resident one, and holds no more ghosts than declared."""
 
 from collections.abc import Iterator
 
@@ -177,7 +177,7 @@ def test_ghosts_in_memory_are_bounded(
             operator.apply(x)
             operator.apply_transpose(x)
         largest_block = int(np.diff(starts).max()) * 5 * 8
-        # A host's push holds its sums beside the partial sums of a rank.
+        # A host's push holds its sums as well as the partial sums of a rank.
         blocks = max(1 + schedule.prefetch, 2 if exchange.startswith("hierarchical") else 1)
         assert grid.buffers.ghosts.peak <= blocks * largest_block
         assert grid.buffers.ghosts.now == 0
@@ -185,7 +185,7 @@ def test_ghosts_in_memory_are_bounded(
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_stages_name_their_ghosts(comm: MPI.Intracomm, exchange: str) -> None:
-    """A fetch of ids tells which node stands in which row of every stage."""
+    """A fetch of ids shows which node is in which row of every stage."""
     matrix = ugly_matrix(101, 17)
     for grid in grids(comm):
         row_map = rows_of(grid, 101, 3)
@@ -212,7 +212,7 @@ def assert_rows_are_ghosts(remote, ids: np.ndarray, *, every: bool) -> None:
         assert (ghosts[block.indices] >= 0).all()
         seen.append(np.stack([ghosts[ghosts >= 0], rows[ghosts >= 0].astype(np.int64)]))
     position, node = np.concatenate([np.zeros((2, 0), np.int64), *seen], axis=1)
-    # The ghosts of an exchange increase, and none is in two stages.
+    # The ghosts of an exchange increase, and no stage repeats one of another.
     order = np.argsort(position)
     assert (np.diff(position[order]) > 0).all()
     assert (np.diff(node[order]) > 0).all()

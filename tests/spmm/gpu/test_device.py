@@ -1,4 +1,4 @@
-"""Products on a device, by every exchange, schedule and grid, equal those of the whole matrix."""
+"""Products on a device equal those of the whole matrix, for every exchange, schedule and grid."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -47,7 +47,7 @@ def make_operator(
 
 def grids(comm: MPI.Intracomm) -> Iterator[ProcessGrid]:
     for replication in (1, comm.size) if comm.size < 4 else (1, 2):
-        # Two hosts where ranks share some.
+        # Two hosts, if ranks can share them.
         with ProcessGrid(comm, replication, host=f"host{comm.rank // 2}") as grid:
             yield grid
 
@@ -62,7 +62,7 @@ def test_equals_serial(
         row_map = RowMap(uneven_starts(53, grid.num_blocks, 3), grid.block)
         mine = slice(row_map.start, row_map.stop)
         operator = make_operator(grid, block_row(matrix, row_map), exchange, schedule)
-        # The second width finds the buffers of the first one gone.
+        # With the second width, the buffers of the first are gone.
         for width in (5, 1):
             rows = np.ascontiguousarray(x[:, :width])
             own = gpu.asarray(rows[mine])
@@ -70,7 +70,7 @@ def test_equals_serial(
                 found = host(apply(own))
                 np.testing.assert_allclose(found, (dense @ rows)[mine], rtol=1e-12, atol=1e-12)
         largest = int(np.diff(row_map.starts).max()) * 5 * 8
-        # Rows of a hierarchical exchange are on the host and on the device.
+        # Rows of a hierarchical exchange are both on the host and on the device.
         if schedule.sequential and exchange != "hierarchical":
             assert grid.buffers.ghosts.peak <= (1 + schedule.prefetch) * largest
         assert grid.buffers.ghosts.now == 0
@@ -104,7 +104,7 @@ def test_sizes_and_rows_are_those_of_the_host(
         moved = make_exchange(exchange, grid, part, traces[0], "native", PREFETCH)
         wanted = DistributedSpMM(grid, part, moved, traces[0])
         found = make_operator(grid, part, exchange, PREFETCH, trace=traces[1])
-        # Only the CPU's products choose the columns of a relation.
+        # Only products on the CPU choose the columns of a relation.
         size = replace(wanted.size, chooses_columns=False)
         assert (found.size, found.shape) == (size, wanted.shape)
         np.testing.assert_array_equal(found.volume().sent, wanted.volume().sent)

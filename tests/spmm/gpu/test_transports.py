@@ -1,4 +1,4 @@
-"""Every transport brings the rows that MPI brings, and says so where it cannot."""
+"""Every transport delivers the same rows as MPI, and reports when it cannot."""
 
 import sys
 from types import SimpleNamespace
@@ -94,7 +94,7 @@ def test_the_standards_key_counts_first(kinds: str, expected: bool) -> None:
 
 
 def test_the_library_at_hand_answers(comm: MPI.Intracomm) -> None:
-    """Its answer is the same on all ranks, whatever it is."""
+    """Its answer is the same on all ranks, whichever it is."""
     assert len(set(comm.allgather(takes_device_memory(comm)))) == 1
 
 

@@ -1,4 +1,4 @@
-"""Parts over ranks: contiguous, each rank one at least, and no split is better."""
+"""Parts over ranks: contiguous, at least one for each rank, and no split is better."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def best_by_trying(weights: list[int], ranks: int) -> int:
 @given(weights=st.lists(st.integers(0, 9), min_size=1, max_size=8), data=st.data())
 def test_is_optimal(weights: list[int], data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, len(weights)))
-    # One row a part, so that row boundaries are part boundaries.
+    # One row in each part, so that row boundaries are part boundaries.
     bounds = assign_parts(np.arange(len(weights) + 1), weights, ranks)
     assert bounds.dtype == np.int64
     assert (bounds[0], bounds[-1], len(bounds)) == (0, len(weights), ranks + 1)

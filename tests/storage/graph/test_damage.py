@@ -1,4 +1,4 @@
-"""Whatever happens to a file, its reader says so in one line, or returns what was written."""
+"""The reader of a damaged file says so in one line, or returns what was written."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from tests.support.store_changes import assign, remove, replace
 
 ROOT = Path(__file__).resolve().parents[3]
 STEP = 127
-"""Bytes from one that is flipped to the next."""
+"""Distance in bytes between flipped bytes."""
 
 
 def write_probe_store(path: Path, node_types: tuple[str, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What edges have besides weights: sorted and permuted with them; names of any characters."""
+"""Edge data other than weights: sorted and permuted with the edges; names of any characters."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def entries(store: GraphStore, relation: str = "") -> dict[tuple[int, int], tupl
     """The values of each edge by the original ids of its nodes."""
     ids = store.read_original_id(0, NODES)
     block = store.read_adjacency(0, NODES, relation)
-    # In two pieces, whose border is in the middle of the rows.
+    # In two pieces, with their border in the middle of the rows.
     data = [store.read_edge_data(0, 23, relation), store.read_edge_data(23, NODES, relation)]
     features = np.concatenate([each.features for each in data])
     split = np.concatenate([each.split for each in data])

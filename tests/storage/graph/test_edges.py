@@ -1,4 +1,4 @@
-"""Edges in any order, in any pieces, with any memory, become the same sorted rows."""
+"""Edges in any order, in any pieces, with any memory, give the same sorted rows."""
 
 import contextlib
 import subprocess
@@ -18,7 +18,7 @@ from hpcgnn.storage.graph.sorting import MAX_ID, Duplicates, Run, make_keys, row
 from tests.support.full_disk import largest_file
 
 TINY = 1
-"""Memory for so few edges that every test spills."""
+"""Memory for few edges, so that every test spills."""
 
 
 def build(path: Path, builder: EdgeBuilder, *, num_nodes: int | None = None) -> CSRBlock:
@@ -106,7 +106,7 @@ def test_large_random_graph_against_scipy(tmp_path: Path) -> None:
     n = 1003
     rng = np.random.default_rng(17)
     src, dst = rng.integers(0, n, (2, 40_000), dtype=np.int32)
-    # Half of all edges end at one node: its row is larger than a run.
+    # Half of all edges end at one node, whose row is larger than a run.
     dst[::2] = 700
     weights = rng.random(40_000, dtype=np.float32)
     expected = sp.coo_matrix((weights.astype(np.float64), (dst, src)), (n, n)).tocsr()
@@ -147,7 +147,7 @@ def test_ranges_are_bounded() -> None:
 
 
 def test_ranges_of_few_edges_are_bounded() -> None:
-    # Every edge is looked at: of every second one, none would be of rows 4 and 5.
+    # Every edge is checked: of every second edge, none would be in rows 4 and 5.
     runs = [Run(make_keys(np.array([0, row]), np.zeros(2, np.int64)), None) for row in (4, 4, 5, 5)]
     for start, stop, places in row_ranges(runs, range(6), 3):
         assert sum(high - low for low, high in places) <= 3 or stop == start + 1
@@ -263,7 +263,7 @@ def _open_below(folder: Path) -> int:
     """Return how many files in a folder this process has open."""
     names = []
     for descriptor in Path("/proc/self/fd").iterdir():
-        # That of the listing itself is gone by now.
+        # The descriptor of the listing itself is gone by now.
         with contextlib.suppress(OSError):
             names.append(str(descriptor.readlink()))
     return sum(name.startswith(str(folder)) for name in names)

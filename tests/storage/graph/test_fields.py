@@ -43,7 +43,7 @@ def values_of(num_nodes: int) -> dict[str, np.ndarray]:
 
 
 def append(writer: StoreWriter, start: int, stop: int, fields: dict[str, np.ndarray]) -> None:
-    """Append rows of the nodes, and of the fields what the writer asks for, in uneven blocks."""
+    """Append rows of the nodes, and the field rows that the writer requests, in uneven blocks."""
     writer.append_adjacency(np.zeros(stop - start + 1, int), np.zeros(0, int))
     rows = np.arange(start, stop)
     writer.append_positions(np.stack([rows, rows / 2], axis=1), (0, 2.5))
@@ -145,7 +145,7 @@ def test_ranks_write_the_store_of_one(
 
 
 def ask(**changes: Any) -> Callable[[StoreWriter], None]:
-    """Return what writes two nodes at three steps, with changes."""
+    """Return a function that writes two nodes at three steps, with changes."""
 
     def fill(writer: StoreWriter) -> None:
         given = {"times": [0, 1, 2], "starts": [0, 3], "steps": [0, 1, 2], "info": {}} | changes

@@ -1,4 +1,4 @@
-"""Rows that begin beyond 2^32 non-zeros: the file says so, and holds a few of them only."""
+"""Rows that begin beyond 2^32 non-zeros: the file claims them, but holds only a few."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def test_rows_beyond_2_to_the_33(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with h5py.File(path, "r+") as file:
         adjacency = file["adjacency"]
         indptr, indices = adjacency["indptr"], adjacency["indices"]
-        # Row 4 seems to have the gap; chunks that are never written take no room.
+        # Row 4 seems to contain the gap; chunks that are never written take no space.
         indptr[5:] = indptr[5:] + gap
         attributes = dict(indices.attrs)
         kept, kind = indices[:], indices.dtype

@@ -1,4 +1,4 @@
-"""Names of nodes and several splits: kept, found, carried through a partition, and checked."""
+"""Names of nodes and several splits: kept, looked up, kept by a partition, and checked."""
 
 import tempfile
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Node types: what is written is what is read, in any blocks, and what is refused."""
+"""Node types are read as they were written, in any blocks; invalid ones are refused."""
 
 import itertools
 from collections.abc import Callable

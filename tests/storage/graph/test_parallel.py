@@ -1,4 +1,4 @@
-"""Ranks read their own rows of one file, collectively opened where h5py can."""
+"""Ranks read their own rows of one file, which is opened collectively if h5py can."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def test_ranks_fail_together(comm: Any, comm_tmp_path: Path, content: bytes | No
         if content is not None:
             bad.write_bytes(content)
     comm.barrier()
-    # A file that cannot even be opened may be missing on one host only.
+    # A file that cannot be opened may be missing on only one host.
     alone = content is None and h5py.get_config().mpi
     with pytest.raises(InputError, match=r"bad\.h5"):
         GraphStore.open(good if alone and comm.rank else bad, comm)

@@ -1,4 +1,4 @@
-"""What is written is what is read, for graphs of any shape and for any division into blocks."""
+"""Graphs of any shape are read as they were written, for any division into blocks."""
 
 import itertools
 from pathlib import Path

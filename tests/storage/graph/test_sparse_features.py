@@ -1,4 +1,4 @@
-"""Sparse features: the rows that were given, for any blocks, ranks and order of the nodes."""
+"""Sparse features: the rows as given, for any blocks, ranks and order of the nodes."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ N, F = 23, 300
 def words(dtype: str = "float32") -> np.ndarray:
     rng = np.random.default_rng(31)
     rows = sp.random(N, F, 0.03, "csr", np.float64, rng).toarray().astype(dtype)
-    # A node that has no word, and one that has all.
+    # One node has no word, and one has all.
     rows[4], rows[9] = 0, 1
     return rows
 

@@ -1,4 +1,4 @@
-"""What the writer refuses, and that a file appears whole or not at all."""
+"""The writer's refusals, and that a file appears as a whole or not at all."""
 
 import os
 from collections.abc import Callable

@@ -19,7 +19,7 @@ HEADER = InstanceHeader(name="toy", edge_names=("Child", "NextToken"), num_bucke
 
 
 def batch_of(sizes: list[int], split: InstanceSplit, seed: int = 0) -> InstanceBatch:
-    """Return random graphs of so many nodes, two candidates each."""
+    """Return random graphs with these numbers of nodes, each with two candidates."""
     rng = np.random.default_rng(seed)
     graphs = np.zeros(len(sizes), GRAPH_DTYPE)
     graphs["num_nodes"] = sizes

@@ -1,4 +1,4 @@
-"""Labels of edges: the same at any number of ranks, equal to plain torch, and nothing leaks."""
+"""Labels of edges: the same for any number of ranks, equal to plain torch, without leaks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -63,7 +63,7 @@ METRICS = {
 
 
 def figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return lines of metrics without what depends on the ranks."""
+    """Return lines of metrics without values that depend on the ranks."""
     return [{k: v for k, v in lasting(row).items() if k not in MOVED} for row in rows]
 
 
@@ -102,7 +102,7 @@ def test_losses_and_metrics_do_not_depend_on_ranks(
     graph = ugly_edges(kind, undirected=undirected, relations="gine" not in str(more))
     words = (*WORDS, "run.save_predictions=false", *more)
     many = graph.write(comm, comm_tmp_path)
-    # What is sampled depends on the order of the store.
+    # The samples depend on the order of the store.
     other = many if SAMPLED in more else graph.write(comm, comm_tmp_path, seed=7)
     together = train(comm, make_config(many, comm_tmp_path / "run", *words)).metrics
     single = alone(comm, other, comm_tmp_path / "alone", *words)
@@ -113,7 +113,7 @@ def test_losses_and_metrics_do_not_depend_on_ranks(
 
 
 def plain_loss(graph: EdgeGraph, model: Any, kind: str, scales: Any) -> tuple[Tensor, Tensor]:
-    """Return the loss of the training edges, and the outputs of all, by dense matrices."""
+    """Return the loss of the training edges, and the outputs of all edges, by dense matrices."""
     a = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
     a[graph.dst, graph.src] = 1
     if graph.undirected:
@@ -201,7 +201,7 @@ def test_a_run_resumes_and_predicts_all_edges(
         (b"first" if r == 0 else b"second", s, t): i
         for i, (r, s, t) in enumerate(zip(graph.relation, graph.src, graph.dst, strict=True))
     }
-    # Of an undirected edge one direction is there.
+    # Only one direction of an undirected edge is there.
     keys = list(zip(relations, found["source"].tolist(), found["target"].tolist(), strict=True))
     order = [places[key] if key in places else places[key[0], key[2], key[1]] for key in keys]
     assert sorted(order) == list(range(len(graph.src)))
@@ -252,7 +252,7 @@ def test_asked_pairs_are_the_rows_of_all_edges(
     row_of = {tuple(key): row for row, key in enumerate(keys)}
     if undirected:
         row_of |= {(r, t, s): row for (r, s, t), row in [*row_of.items()]}
-    # An order of nobody's, one twice, with a hub.
+    # In arbitrary order, one of them repeated, with a hub.
     asked = np.random.default_rng(5).permutation(len(graph.src))[:40]
     asked = np.append(asked, asked[:1])
     names = [str(each, "utf-8") for each in every["relations"]]
@@ -274,7 +274,7 @@ def test_asked_pairs_are_the_rows_of_all_edges(
     predict(out / "some.npy", "--pairs", table)
     np.testing.assert_allclose(np.load(out / "some.npy"), values[wanted], rtol=1e-6)
     np.testing.assert_array_equal(np.load(out / "some.ids.npy"), np.column_stack([ends, of]))
-    # What is told of edges counts; here the same, and of a pair that is no edge its own.
+    # The given edge features count: here the same ones, and new ones for a pair without an edge.
     columns = graph.edge_features[asked].tolist()
     told = [(*pair, *row) for pair, row in zip(pairs, columns, strict=True)]
     no_edge = next((s, t) for s in range(61) for t in range(61) if (0, s, t) not in row_of)
@@ -402,7 +402,7 @@ def test_planted_classes_are_found(
     epochs = 40 if not more else 8
     words = (*PLANTED, f"train.epochs={epochs}", f"train.evaluate_every={epochs}", *more)
     found = train(comm, make_config(store, comm_tmp_path / "run", *words)).metrics[-1]
-    # The rule of Bayes on the same edges: no model can know more.
+    # Bayes' rule on the same edges: no model can do better.
     assert found["test_accuracy"] > right - 0.01
     assert found["test_auc"] > right - 0.02
 
@@ -426,6 +426,6 @@ def test_labels_by_chance_are_guessed_by_chance(
     words = (*PLANTED, "train.epochs=20", "train.evaluate_every=20", "edges.stored=false", *more)
     run = train(comm, make_config(store, comm_tmp_path / "run", *words))
     found, tested = run.metrics[-1], run.summary["labelled_edges"]["test"]
-    # Both relations have the same labels: the two edges of a pair count as one.
+    # Both relations have the same labels, so the two edges of a pair count as one.
     assert abs(found["test_accuracy"] - 0.5) < 3 * 0.5 / np.sqrt(tested / 2)
     assert abs(found["test_auc"] - 0.5) < 3 / np.sqrt(12 * tested / 4)

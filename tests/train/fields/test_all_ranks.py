@@ -1,4 +1,4 @@
-"""Long rollouts do not depend on the number of ranks: bits in reproducible mode, else to 1e-10."""
+"""Long rollouts do not depend on the number of ranks: equal bits if reproducible, else to 1e-10."""
 
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,7 @@ QUICK = (("gcn", "bits"), ("gat", "numbers"))
 
 
 def frames(path: Path) -> np.ndarray:
-    """Return the steps (K, n, F) of a rollout of u, which moves and stays finite."""
+    """Return the steps (K, n, F) of a rollout of u, which changes and stays finite."""
     with Rollout(path) as rollout:
         found = np.stack([rollout.read("u", step) for step in range(len(rollout.times))])
     assert len(found) == STEPS
@@ -48,7 +48,7 @@ def test_weights_and_100_steps_are_those_of_one_process(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # 9 parts, of which one is empty: 8 ranks have unequal shares.
+    # 9 parts, one of them empty, so that 8 ranks have unequal shares.
     store = write_series(comm, comm_tmp_path, planted(), parts=9)
     words = (*MODELS[name], "train.epochs=3", "fields.horizons=[1]")
     words += EXACT if kind == "bits" else ("exchange.method=joint",)

@@ -1,4 +1,4 @@
-"""Rollouts are shown on the cells of the mesh that was converted, as meshio reads them back."""
+"""Rollouts are shown on the cells of the converted mesh, and meshio reads them back."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ WORDS = ("train.task=fields", "fields.targets=u", "train.epochs=1", "fields.hori
 
 
 def squares() -> tuple[np.ndarray, list[tuple[str, np.ndarray]]]:
-    """Return points of a plane and a point that no cell has; quads, then triangles and a side."""
+    """Return points in a plane, one of them in no cell; quads, then triangles and a line."""
     axis = np.linspace(0, 1, SIDE)
     points = np.stack(np.meshgrid(axis, axis, [0.0], indexing="ij"), -1).reshape(-1, 3)
     corners = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)
@@ -29,14 +29,14 @@ def squares() -> tuple[np.ndarray, list[tuple[str, np.ndarray]]]:
         [corners[:-1, :-1], corners[1:, :-1], corners[1:, 1:], corners[:-1, 1:]], -1
     ).reshape(-1, 4)
     halves = quads[4:][:, [0, 1, 2, 0, 2, 3]].reshape(-1, 3)
-    # It stands before all others.
+    # It comes before all others.
     points = np.concatenate([[[9.0, 9.0, 0.0]], points])
     sides = np.array([[1, 2]])
     return points, [("line", sides), ("quad", quads[:4] + 1), ("triangle", halves + 1)]
 
 
 def boxes() -> tuple[np.ndarray, list[tuple[str, np.ndarray]]]:
-    """Return two tetrahedra and a triangle of their surface."""
+    """Return two tetrahedra and a surface triangle."""
     points = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]], float)
     tetra = np.array([[0, 1, 2, 3], [1, 2, 3, 4]])
     return points, [("triangle", tetra[:1, :3]), ("tetra", tetra)]
@@ -84,7 +84,7 @@ def test_cells_come_back(
             np.testing.assert_array_equal(read, positions)
             assert [block.type for block in blocks] == list(shown)
             for found in blocks:
-                # Numbers of rows: points that no cell has are left out.
+                # Row numbers, as points without a cell are left out.
                 ends = ids[found.data]
                 np.testing.assert_array_equal(ends, shown[found.type])
                 np.testing.assert_array_equal(read[found.data], points[ends][..., : read.shape[1]])
@@ -92,7 +92,7 @@ def test_cells_come_back(
                 told, data, _ = reader.read_data(step)
                 assert told == time
                 np.testing.assert_array_equal(data["u"], steps[step])
-        # What was written is a mesh with fields again.
+        # The written file can be converted again, as a mesh with fields.
         convert(out, folder / "again.h5", format_name="mesh")
         with GraphStore.open(folder / "again.h5") as store:
             assert list(store.fields) == ["u"]

@@ -1,4 +1,4 @@
-"""Fields of edges as inputs: learned from, alike on any ranks, in losses, rollouts and steps."""
+"""Fields of edges as inputs: learned from, equal on all ranks, in losses, rollouts and steps."""
 
 from dataclasses import replace
 from itertools import product
@@ -50,7 +50,7 @@ CASES = {
     ),
 }  # fmt: skip
 ATTENTION = ("gat", "gatv2", "transformer")
-# Adam takes whole steps where a gradient is 0 but for rounding.
+# Adam takes full steps even where a gradient is 0 except for rounding.
 PLAIN_STEPS = ("train.optimizer=sgd", "train.momentum=0")
 
 
@@ -61,7 +61,7 @@ def test_what_flows_is_learned_from(comm: MPI.Intracomm, comm_tmp_path: Path) ->
     words += ("train.learning_rate=0.01",)
     config = field_config(store, comm_tmp_path / "run", *SAME, *words, "model.name=meshgraphnet")
     assert train(comm, config).metrics[-1]["valid_r2"] > 0.8
-    # The flows of other times tell nothing of these.
+    # Flows at other times say nothing about these.
     mixed = with_flows(planted(), holes=0)
     mixed.of_edges["q"] = mixed.of_edges["q"][::-1]
     store = write_series(comm, comm_tmp_path, mixed, name="mixed")
@@ -137,7 +137,7 @@ def test_scales_are_those_of_what_is_trained_on(comm: MPI.Intracomm, comm_tmp_pa
         objective = load_task(Context.open(grid, config, TraceRecorder.off())).objective
         trained = fields.of_edges["q"][:8, fields.adjacency.toarray() != 0].reshape(-1, 2)
         scale = objective.scales.edges.frames
-        # The digits that depend on the order of sums are rounded off.
+        # Digits that depend on the order of sums are rounded off.
         grain = scale.deviation.max() / 65536
         np.testing.assert_allclose(scale.mean, np.nanmean(trained, 0), atol=grain)
         np.testing.assert_allclose(scale.deviation, np.nanstd(trained, 0), rtol=2e-5)
@@ -237,7 +237,7 @@ def test_given_edges_are_those_of_the_store_and_count_nowhere(
             due = np.sqrt(np.mean((found - truth)[~given] ** 2))
             if comm.rank == 0:
                 np.testing.assert_allclose(told["rollout"]["rmse"]["q"][step], due, rtol=1e-9)
-        # Behind the last step they stay as they were.
+        # Beyond the last step they keep their values.
         np.testing.assert_array_equal(rollout.read("q", 5)[given], truth[given])
 
 
@@ -260,11 +260,11 @@ def test_noise_is_of_each_edge_and_each_frame(comm: MPI.Intracomm, comm_tmp_path
         ends = np.concatenate(grid.layer.allgather(ends))
     free = ends.min(axis=1) >= 3
     assert not any(drawn[~free].any() for drawn in every)
-    # The columns of the target w are first, then those of q.
+    # The columns of the target w come first, then those of q.
     values = np.concatenate(every, axis=1)[free]
     assert abs(values.std() - 0.1) < 0.01
     assert np.abs(np.corrcoef(values.T) - np.eye(6)).max() < 0.25
-    # An edge and its reverse have draws of their own.
+    # An edge and its reverse have separate draws.
     assert len(np.unique(values)) == values.size
     due = normal(ends @ [fields.adjacency.shape[0], 1], 3, DropoutKey(1, 5, -(1 << 34) + 1))
     # The model reads q before w.

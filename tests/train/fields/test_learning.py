@@ -1,4 +1,4 @@
-"""Fields are learned to their planted optimum, alike on any ranks, and from where a run stopped."""
+"""Fields are learned to their planted optimum, equally on any ranks, and from a checkpoint."""
 
 import json
 from dataclasses import replace
@@ -106,7 +106,7 @@ def test_waiting_for_samples_is_told(comm: MPI.Intracomm, comm_tmp_path: Path) -
             record = json.loads(line)
             if record.get("name") == WAIT_FOR_SAMPLES:
                 waited_ns[record["epoch"]] += record["dur_ns"]
-    # The first sample of an epoch is not there yet.
+    # The first sample of an epoch does not exist yet.
     assert min(waited_ns) > 0
     shares = [row["sample_wait_share"] for row in run.metrics]
     seconds = [row["epoch_s"] * comm.size for row in run.metrics]
@@ -149,12 +149,12 @@ def test_groups_learn_what_one_group_does(
     store = write_series(
         comm, comm_tmp_path, replace(planted(), edge_features=case in ("messages", "attention"))
     )
-    # 7 samples: the last step has one, so that a group has none.
+    # 7 samples: the last step has only one, so some group has none.
     words = ("fields.evaluated=2", "train.epochs=3", *SAMPLES, *BATCHES[case])
     groups = {2: 2, 3: 3, 4: 2}.get(comm.size, 1)
     config = field_config(store, comm_tmp_path / "run", *words, f"exchange.groups={groups}")
     train(comm, config, StopAfter(1))
-    # It goes on in one group, and then in several again.
+    # It resumes in one group, and then in several again.
     one = field_config(store, comm_tmp_path / "run", *words)
     train(comm, one, StopAfter(1))
     run = train(comm, config)
@@ -192,7 +192,7 @@ def test_a_batch_is_the_mean_of_its_samples_and_shares_messages(
 
 
 def _messages(trace: TraceRecorder) -> int:
-    """Return how many times this rank has sent rows."""
+    """Return the number of times that this rank has sent rows."""
     counts = {name: int(each["count"]) for name, each in trace.totals().items()}
     return sum(count for name, count in counts.items() if name.startswith("exchange."))
 
@@ -216,11 +216,11 @@ def test_a_run_that_was_stopped_goes_on(
 
 @pytest.mark.max_ranks(2)
 def test_metrics_are_those_of_their_definitions(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    # Without a step of learning, at a rate that moves nothing, all inputs are known.
+    # With a learning rate that changes nothing, all inputs are known.
     fields = with_holes(planted())
     words = ("train.learning_rate=1e-300", "train.epochs=1", "fields.evaluated=0")
     last = run_on(comm, comm_tmp_path, fields, *words).metrics[-1]
-    # Of a loss in units of deviations, errors in physical units, and the same part explained.
+    # The loss is in units of deviations, errors in physical units; R² is the explained share.
     truth = fields.values["u"][13:16]
     known, weights = ~np.isnan(truth), fields.weights[None, :, None]
     size = (weights * np.where(known, truth, 0) ** 2).sum()

@@ -1,4 +1,4 @@
-"""Fields under other modes: equal bits, node types, replicas, narrow rows, other exchanges."""
+"""Fields in other modes: equal bits, node types, replicas, narrow rows, other exchanges."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_modes_do_not_matter(
 ) -> None:
     if "exchange.replication=2" in words and comm.size % 2:
         pytest.skip("replicas are of an even number of ranks")
-    # Without anything but fields.
+    # With nothing but fields.
     fields = replace(planted(), features=None, positions=None, weights=None)
     store = write_series(comm, comm_tmp_path, fields)
     run = train(comm, field_config(store, comm_tmp_path / "run", *words))

@@ -1,4 +1,4 @@
-"""Folders of nekRS are learned alike on any ranks, and written back in the order of theirs."""
+"""nekRS folders: learned equally on any ranks, and written back in nekRS's order."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ SAME = ("fields.predict=same", "fields.inputs=u", "fields.targets=p")
 
 
 def store_of(comm: MPI.Intracomm, folder: Path, *, steps: bool) -> Path:
-    """Return the store, in four parts, of a folder that two ranks have written."""
+    """Return the store, in four parts, of a folder that two ranks wrote."""
     path = folder / "parts.h5"
     if comm.rank == 0:
         convert(write(folder / "nek", 2, steps=steps), folder / "nek.h5", format_name="nekrs")
@@ -69,11 +69,11 @@ def test_ranks_do_not_matter_and_folders_come_back(
             ids = opened.read_original_id(0, opened.num_nodes)
         for rank in range(2):
             own = np.fromfile(folder / f"nek/global_ids_rank_{rank}_size_2.bin", np.int64)
-            # Points inside of elements are numbered behind the ids, rank after rank.
+            # Points inside elements are numbered after the ids, rank by rank.
             inside = np.flatnonzero(own == 0)
             own[inside] = len(ids) // 2 + 1 + rank * len(inside) + np.arange(len(inside))
             for place, time in enumerate(("0", "10") if steps else map(str, TIMES)):
-                # Velocities are those that were read, to the bit, also where copies differ.
+                # Velocities have the bits that were read, also where copies differ.
                 for name in ("u", "p"):
                     found = field(folder / "back", name, rank, time, steps=steps)
                     given = field(folder / "nek", name, rank, time, steps=steps)

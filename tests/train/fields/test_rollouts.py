@@ -1,4 +1,4 @@
-"""Rollouts are what feeding a model by hand gives, at any number of ranks, and their files read."""
+"""Rollouts equal feeding a model by hand, for any number of ranks, and their files can be read."""
 
 import json
 from dataclasses import replace
@@ -24,9 +24,9 @@ WORDS = ("train.epochs=3", "fields.horizons=[1, 3]")
 
 
 def by_hand(run: Path, fields: object, steps: range) -> np.ndarray:
-    """Return what one layer of GCN predicts of u, fed back, with the first nodes given.
+    """Return one GCN layer's predictions of u, fed back, with the first nodes prescribed.
 
-    What no step has is read as a mean; it is missing, as what is given and not known.
+    Values that no step has are read as means; they stay missing, like unknown prescribed ones.
     """
     tensors = load_file(run / "model.safetensors")
     (weight,) = (v for k, v in tensors.items() if k.endswith("linear.weight"))
@@ -87,7 +87,7 @@ def test_a_rollout_feeds_the_model_its_own_predictions(
         found = run.summary["seeds"][0]["rollout"][part]
         assert found["steps"] == 3
         assert len(found["rmse"]["u"]) == len(found["unchanged_rmse"]["u"]) == 3
-    # The end of a run writes one from where the test part begins.
+    # The end of a run writes one that begins at the test part.
     with Rollout(run.path / "rollout.h5") as rollout:
         assert rollout.attributes["start"] == 12
         expected = by_hand(run.path, fields, range(12, 15))
@@ -128,7 +128,7 @@ def test_what_is_missing_counts_nowhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fields = with_holes(planted())
-    # A step without any value stays one of the rollout.
+    # A step without any value remains a step of the rollout.
     fields.values["u"][5] = np.nan
     store = write_series(comm, comm_tmp_path, fields)
     run = train(comm, field_config(store, comm_tmp_path / "run", *WORDS))
@@ -175,7 +175,7 @@ def test_files_are_equal_at_any_number_of_ranks(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # Beyond the end of the store too, where p stays as it was.
+    # Also beyond the end of the store, where p keeps its values.
     store = write_series(comm, comm_tmp_path, with_holes(planted()))
     run = train(comm, field_config(store, comm_tmp_path / "run", *WORDS, *words))
     predict = predict_with(comm, run, monkeypatch, capsys)
@@ -296,7 +296,7 @@ def test_the_first_step_of_a_series_is_shown(
     analyse.main([str(tmp_path / "out.h5"), "--json"])
     found = json.loads(capsys.readouterr().out)["errors"]
     np.testing.assert_allclose(found["rmse"]["p"], told["rmse"]["p"], rtol=1e-9)
-    # What is predicted first is no step before.
+    # The first predicted step has no step before it.
     assert found["unchanged_rmse"]["p"] == told["unchanged_rmse"]["p"] == [None, None]
 
 

@@ -1,4 +1,4 @@
-"""Windows, parts, scales and noise: what a sample is of, and that no part sees another."""
+"""Windows, parts, scales and noise: the steps of a sample; no part sees another."""
 
 from mpi4py import MPI
 
@@ -28,7 +28,7 @@ def test_windows_stay_in_a_part_of_a_trajectory(split: str, history: int, unroll
     windows = Windows.of(options(**words), STARTS)
     seen: dict[int, str] = {}
     for part in PARTS:
-        # What is judged is one step, so a part too short to unroll in has samples too.
+        # Evaluation uses one step, so a part too short for unrolling also has samples.
         ahead = unroll if part == "train" else 1
         assert part == "train" or windows.anchors(part).tolist() == windows.judged(part, 0).tolist()
         for anchor in windows.anchors(part).tolist():

@@ -1,4 +1,4 @@
-"""Losses over several steps: their gradients, what is fed back, and losses of one's own."""
+"""Losses over several steps: their gradients, the fed-back values, and user-defined losses."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ OF_EDGES = (
 
 
 def own(step: Predicted) -> Tensor:
-    """Return the squared error, and a penalty of its own fields and operators."""
+    """Return the squared error, plus a penalty with its own fields and operators."""
     (operator,) = step.view.operators.values()
     assert operator.shape[0] == len(step.values["u"]) == len(step.positions)
     assert step.times[1] > step.times[0]
@@ -62,7 +62,7 @@ def test_gradients_are_finite_differences(
         model = task.objective.make_model(1)
         loss_of(task, model).backward()
         for number, parameter in enumerate(model.parameters()):
-            # Gradients of all ranks are one sum: each parameter is tried on one rank.
+            # Gradients are summed over all ranks, so each parameter is checked on one rank.
             if number % comm.size:
                 continue
             found = grid.layer.allreduce(parameter.grad.numpy())
@@ -92,7 +92,7 @@ def test_steps_follow_one_another(comm: MPI.Intracomm, comm_tmp_path: Path) -> N
             last, outputs = lasts[0].nodes, every[0].nodes
             whole = {name: array[2 + step - 1][ids] for name, array in fields.values.items()}
             if step > 1:
-                # What is given: p at all nodes, u at the fixed ones.
+                # Prescribed: p at all nodes, u at the fixed ones.
                 np.testing.assert_allclose(last[:, 2:].detach(), whole["p"], rtol=1e-12)
                 fixed = ids < 3
                 assert objective.series.fixed.nodes.tolist() == fixed.tolist()

@@ -1,4 +1,4 @@
-"""Columns are coded where memory is saved: no loss and no weight changes a bit."""
+"""Columns are coded where that saves memory, and no bit of losses and weights changes."""
 
 from pathlib import Path
 

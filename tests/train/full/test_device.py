@@ -1,4 +1,4 @@
-"""Training on a GPU, emulated where there is none, is training on the CPU."""
+"""Training on a GPU, or its emulator, equals training on the CPU."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def store(comm: MPI.Intracomm, comm_tmp_path: Path) -> Path:
 
 
 def assert_alike(run: Run, other: Run) -> None:
-    """Require equal losses, results and rows moved, to rounding."""
+    """Require equal losses, results and moved rows, up to rounding."""
     assert len(run.metrics) == len(other.metrics)
     for mine, theirs in zip(run.metrics, other.metrics, strict=True):
         assert mine.keys() == theirs.keys()
@@ -67,7 +67,7 @@ def assert_alike(run: Run, other: Run) -> None:
 def test_equals_the_cpu(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, model: str, options: tuple[str, ...]
 ) -> None:
-    # Two replicas of a block row where there are ranks for that.
+    # Two replicas of a block row, if there are enough ranks.
     copies = 2 if comm.size > 3 else 1
     grid = f"exchange.replication={copies}"
     settings = (*SETTINGS, f"model.name={model}", grid, *options)
@@ -76,7 +76,7 @@ def test_equals_the_cpu(
         config = make_config(store, comm_tmp_path / "device", *settings, "train.device=cuda")
         device = train(comm, config)
     assert_alike(device, host)
-    # Ghosts of a hierarchical exchange are on the host and on the device.
+    # Ghosts of a hierarchical exchange are both on the host and on the device.
     if "exchange.method=hierarchical" not in options:
         assert device.summary["ghost_bytes_max"] == host.summary["ghost_bytes_max"]
 
@@ -105,7 +105,7 @@ def test_messages_equal_those_of_the_cpu(
 def test_a_checkpoint_goes_on_anywhere(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
-    """Two epochs on either device, the third on the other; and everything on the CPU."""
+    """Two epochs on one device, the third on the other; and everything on the CPU."""
     settings = (*SETTINGS, "model.name=gcn")
     host = train(comm, make_config(store, comm_tmp_path / "host", *settings))
     there, back = comm_tmp_path / "there", comm_tmp_path / "back"
@@ -138,7 +138,7 @@ NARROW = (
 def test_narrow_rows_equal_those_of_the_cpu(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, model: str, options: tuple[str, ...]
 ) -> None:
-    """bfloat16 on a GPU differs from the CPU's by its rounding, and moves the same rows."""
+    """bfloat16 on a GPU differs from the CPU's by rounding, and moves the same rows."""
     settings = ("train.epochs=2", f"model.name={model}", "train.precision=bfloat16", *options)
     host = train(comm, make_config(store, comm_tmp_path / "host", *settings))
     with some_gpu():

@@ -86,7 +86,7 @@ def test_training_is_that_of_the_seen_graph(
     if model == "rgcn":
         graph = graph.with_relations()
     if "standard" in " ".join(words):
-        # Numbers that only nodes have which training must not know of.
+        # Numbers of nodes that training must not see.
         features = graph.features.copy()
         features[graph.split != Split.TRAIN] *= 50
         graph = replace(graph, features=features)

@@ -1,4 +1,4 @@
-"""Keeping products of the features changes what moves, and nothing else."""
+"""Keeping products of the features changes only the moved rows."""
 
 from pathlib import Path
 

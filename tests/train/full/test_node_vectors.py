@@ -1,4 +1,4 @@
-"""Vectors of nodes: equal to one process with all of them, whatever rank owns a node."""
+"""Vectors of nodes equal those of one process, whichever rank owns a node."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ def graph() -> training.Graph:
 
 
 def reference_losses(graph: training.Graph, config: Config) -> Iterator[float]:
-    """Yield the losses of dense training with a vector for each bare node."""
+    """Yield the losses of dense training with a vector for each node without features."""
     model = initial_model(graph, config).double()
     bare = np.flatnonzero(graph.types == BARE)
     width = len(model.inputs.biases[0])

@@ -1,4 +1,4 @@
-"""Node types from the command's side: training equals the dense reference."""
+"""Node types in the training command: equal to the dense reference."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model of node types meets other stores: it wants the same types, and keeps its scale."""
+"""A model of node types with other stores: it requires the same types, and keeps its scale."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Whole graphs are predicted alike on any ranks, to the planted optimum; bad input is told."""
+"""Whole graphs are predicted equally on any ranks, to the planted optimum; faulty input."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_batches_and_all_at_once_have_the_same_loss(
     comm: MPI.Intracomm, comm_tmp_path: Path
 ) -> None:
     store = write_graphs(comm, comm_tmp_path, make_graphs())
-    # Batches of more graphs than there are: all of them, in one step.
+    # Batches larger than the number of graphs: all of them, in one step.
     losses = {}
     for batch in (0, 1000):
         words = (*WORDS, f"graphs.batch={batch}", "model.dropout=0", "model.norm=batch")
@@ -79,7 +79,7 @@ def test_features_of_edges_come_with_batches(
 ) -> None:
     store = write_graphs(comm, comm_tmp_path, make_graphs(), edge_features=True)
     words = (*WORDS, "model.name=gine", "graphs.readout=sum", f"sampling.topology={topology}")
-    # One batch of all graphs is what all at once are over the exchange.
+    # One batch of all graphs equals training on the whole graph with an exchange.
     losses = {}
     for batch in (0, 1000, 6):
         more = ("model.dropout=0", "run.save_predictions=false", f"graphs.batch={batch}")

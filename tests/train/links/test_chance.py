@@ -1,4 +1,4 @@
-"""On graphs whose edges nothing predicts, links are predicted as well as by chance, and not better.
+"""On graphs whose edges nothing predicts, links are predicted as well as by chance, not better.
 
 An oracle that agrees with the program cannot show a leak: only the value of chance can.
 """
@@ -63,7 +63,7 @@ SAMPLED = ("neighbours", "subgraphs")
 
 
 def uniform_graph(inputs: str, *, directed: bool) -> Graph:
-    """Return a graph of edges drawn independently, with features that know no edge."""
+    """Return a graph of independently drawn edges, with features that are independent of them."""
     rng = np.random.default_rng(11)
     rows, columns = rng.integers(0, NUM_NODES, (2, NUM_NODES * DEGREE))
     values = np.ones(len(rows))
@@ -89,23 +89,23 @@ def uniform_graph(inputs: str, *, directed: bool) -> Graph:
 def assert_chance(
     comm: MPI.Intracomm, path: Path, inputs: str, way: str, *, directed: bool
 ) -> None:
-    """Train, and compare the metrics of the tested edges with those of random scores."""
+    """Train, and compare the metrics of the test edges with those of random scores."""
     store = write_store(comm, path, uniform_graph(inputs, directed=directed))
     words = [*WORDS, *INPUTS[inputs], *MEANS[way]]
     if way == "neighbours" and "model.num_layers=2" in words:
         words.append("sampling.fan_outs=[3, 3]")
     run = train(comm, make_config(store, path / "run", *words))
     found, tested = run.metrics[-1], run.summary["links"]["test"]
-    # An edge's place among its wrong ends is uniform in [0, 1), and this the error of the mean of
-    # so many places. Edges that share a node are not independent, hence the factor.
+    # An edge's rank among its negatives is uniform in [0, 1), and this is the standard error of the
+    # mean of that many ranks. Edges that share a node are not independent, hence the factor.
     error = 1.3 * np.sqrt(1 / (12 * tested))
     assert abs(found["test_auc"] - 0.5) < 3 * error, found
     if way == "all" and inputs == "types":
-        # The nodes of one type: a number that differs from target to target.
+        # The number of nodes of one type differs from target to target.
         return
     reciprocal = 1 / np.arange(1, (NUM_NODES - 2 if way == "all" else RANKED) + 2)
     mean, deviation = reciprocal.mean(), reciprocal.std()
-    # Equal scores share the middle place, whose reciprocal is below the mean of theirs.
+    # Equal scores share the middle rank, whose reciprocal is below the mean of their reciprocals.
     assert found["test_mrr"] < mean + 3 * 1.3 * deviation / np.sqrt(tested), found
     # After a few steps on subgraphs, rectifiers are 0 for most nodes: few embeddings differ.
     if inputs in ("ids", "random") or (inputs == "embeddings" and way not in SAMPLED):

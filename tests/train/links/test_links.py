@@ -1,4 +1,4 @@
-"""Link prediction: the same at any number of ranks, without leakage, exact metrics."""
+"""Link prediction: the same for any number of ranks, without leaks, with exact metrics."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ WORDS = (
 
 
 def figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return lines of metrics without what depends on the ranks."""
+    """Return lines of metrics without values that depend on the ranks."""
     return [{k: v for k, v in lasting(row).items() if k not in MOVED} for row in rows]
 
 
@@ -120,7 +120,7 @@ def test_run_resumes_and_writes_embeddings(comm: MPI.Intracomm, comm_tmp_path: P
 
 
 def random_graph(num_nodes: int, degree: int) -> Graph:
-    """Return a graph whose edges nothing tells of: features and edges are drawn apart."""
+    """Return a graph whose edges nothing predicts: features and edges are independent."""
     rng = np.random.default_rng(7)
     rows = rng.integers(0, num_nodes, num_nodes * degree)
     columns = rng.integers(0, num_nodes, num_nodes * degree)
@@ -147,9 +147,9 @@ def test_edges_without_a_pattern_are_not_found(
     )
     honest = train(comm, make_config(store, comm_tmp_path / "honest", *words)).metrics[-1]
     assert honest["test_auc"] == pytest.approx(0.5, abs=0.05)
-    # The mean of 1 / rank among 21 is 0.174 where chance ranks.
+    # The mean of 1 / rank among 21 is 0.174 by chance.
     assert honest["test_mrr"] == pytest.approx(0.174, abs=0.04)
-    # The same run finds them where they are left in the graph: the test would tell.
+    # The same run finds them if they stay in the graph, so the test would notice a leak.
     monkeypatch.setattr(HiddenEdges, "drop", lambda _self, pattern: pattern)
     leaking = train(comm, make_config(store, comm_tmp_path / "leaking", *words)).metrics[-1]
     assert leaking["test_auc"] > 0.7
@@ -174,7 +174,7 @@ def test_no_edge_of_a_pair_remains(comm: MPI.Intracomm, comm_tmp_path: Path) -> 
             frozenset((s, d)) not in hidden
             for s, d in zip(entries.col.tolist(), entries.row.tolist(), strict=True)
         )
-    # Each relation has its reverse beside it.
+    # Each relation also has its reverse.
     assert run.summary["graph"]["num_edges"] == 2 * left
 
 
@@ -285,12 +285,12 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
     for mine, theirs in zip(figures(run.metrics), figures(alone), strict=True):
         for name, value in mine.items():
             assert value == pytest.approx(theirs[name], rel=1e-9), name
-    # Tested edges of a relation that is not predicted leave the graph as well.
+    # Test edges of a relation that is not predicted are removed from the graph as well.
     one = train(comm, make_config(path, comm_tmp_path / "one", *words, "links.relations=['c']"))
     tested = {(a, b) for a, b, r in zip(coo.row, coo.col, roles, strict=True) if r >= Split.VALID}
     most = sum((a, b) not in tested for a, b in zip(coo.row, coo.col, strict=True))
     left = most - one.summary["links"]["train"]
-    # Few edges have a reverse, which leaves with them.
+    # Few edges have a reverse, which is removed with them.
     assert 0.9 * left < one.summary["graph"]["num_edges"] <= left
     drawn = train(comm, make_config(path, comm_tmp_path / "drawn", *words, "links.stored=false"))
     assert drawn.summary["links"] != links
@@ -327,10 +327,10 @@ def test_ranks_among_all_nodes_are_exact(
         model = links.make_model(3)
         found = links.evaluate(model).values
         embeddings = model(links.graph.view, links.graph.features, None)
-        # All on every rank, in the order of the rows.
+        # All edges on every rank, in the order of the rows.
         shares = comm.allgather((embeddings, links.links.every, links.links.shares["test"]))
         ids_of = np.concatenate(comm.allgather(links.graph.products.node_ids))
-    # By original ids, not by what the task says of rows.
+    # By original ids, independently of the task's rows.
     kinds = np.zeros(61) if graph.types is None else graph.types[np.argsort(graph.ids)]
     kinds = kinds[np.searchsorted(np.sort(graph.ids), ids_of)]
     rows = torch.cat([each[0] for each in shares])
@@ -408,7 +408,7 @@ def test_wrong_ends_are_of_their_kind(comm: MPI.Intracomm, comm_tmp_path: Path, 
         inside = np.isin(drawn[relations == relation], there)
         assert inside.all() if name == "relation" else not inside.all()
     if name == "batch":
-        # Each end is taken about three times: edges of a batch exchange theirs.
+        # Each end is used about three times: edges of a batch exchange theirs.
         times = np.bincount(drawn.reshape(-1), minlength=61)
         expected = 3 * np.bincount(targets, minlength=61)
         assert np.abs(times - expected).sum() <= 2 * 3 * 3

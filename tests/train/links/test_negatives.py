@@ -1,4 +1,4 @@
-"""Values that are drawn from all ranks."""
+"""Values drawn from all ranks."""
 
 from mpi4py import MPI
 
@@ -11,7 +11,7 @@ from hpcgnn.train.links.negatives import InBatch, NodePool, Numbered
 
 
 def test_every_value_is_drawn_the_first_and_the_last_too(comm: MPI.Intracomm) -> None:
-    # The second of several ranks has none, and keys are dealt out to the others in turn.
+    # The second of several ranks has no keys; the others get them in turn.
     keys = np.arange(12, dtype=np.int64)
     owners = np.array([rank for rank in range(comm.size) if rank != 1])
     mine = keys[owners[keys % len(owners)] == comm.rank]
@@ -27,7 +27,7 @@ def test_every_value_is_drawn_the_first_and_the_last_too(comm: MPI.Intracomm) ->
 
 @pytest.mark.parametrize("num_edges", [2, 3, 4, 5, 8, 9, 13])
 def test_no_edge_of_a_batch_is_told_from_its_own_end(comm: MPI.Intracomm, num_edges: int) -> None:
-    # Targets are all different; the second of several ranks has no edge.
+    # All targets differ; the second of several ranks has no edge.
     owners = np.array([rank for rank in range(comm.size) if rank != 1])
     every = np.arange(num_edges)
     mine = every[owners[every % len(owners)] == comm.rank]

@@ -34,7 +34,7 @@ Scores = Callable[[int, int], np.ndarray]
 
 @pytest.fixture(scope="module")
 def finished() -> dict[int, training.Run]:
-    """Hold the runs by number of ranks, so that each is trained once."""
+    """Keep the runs by number of ranks, so that each is trained only once."""
     return {}
 
 
@@ -174,7 +174,7 @@ def test_best_targets_of_nodes(
         np.testing.assert_allclose([float(e["score"]) for e in mine], best, rtol=1e-4, atol=1e-6)
         ends = [int(each["target"]) for each in mine]
         np.testing.assert_allclose(left[ends], best, rtol=1e-4, atol=1e-6)
-    # The same ends; a product of fewer rows may round otherwise.
+    # The same ends; a product of fewer rows may be rounded differently.
     of_every = {(each["source"], each["target"]): float(each["score"]) for each in every}
     for each in found:
         wanted = of_every[each["source"], each["target"]]
@@ -223,7 +223,7 @@ def test_embeddings_are_those_of_the_run(
 def test_another_store_is_aggregated_over_whole(
     comm: MPI.Intracomm, comm_tmp_path: Path, run: training.Run, predict: training.Predict
 ) -> None:
-    # What the run aggregates over, as a store of its own: it must say the same.
+    # The graph that the run aggregates over, as a separate store: predictions must be the same.
     saved = open_saved_model(run.path)
     with ProcessGrid(comm) as grid:
         links, _ = LinkObjective.load(Context.open(grid, saved.config, TraceRecorder.off()))

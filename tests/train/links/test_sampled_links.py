@@ -1,4 +1,4 @@
-"""Links on sampled subgraphs: alike on any ranks, without leakage, positives inside, learned."""
+"""Links on sampled subgraphs: equal on any ranks, without leaks, with positives inside, learned."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -83,7 +83,7 @@ def open_task(comm: MPI.Intracomm, folder: Path, *words: str) -> Iterator[Task]:
 
 
 def trained(task: Task) -> dict[frozenset[int], int]:
-    """Return how many edges to train on each two nodes have, by rows of all ranks."""
+    """Return the number of training edges between each two nodes, by rows of all ranks."""
     mine = task.objective.links.shares["train"]
     found: dict[frozenset[int], int] = {}
     for pairs in task.objective.grid.layer.allgather(np.stack([mine.sources, mine.targets])):

@@ -1,4 +1,4 @@
-"""An objective of a user's own: the degree of a node as a number, by its absolute error."""
+"""A user's objective: the degree of a node as a number, with the absolute error as loss."""
 
 from dataclasses import replace
 from types import MappingProxyType

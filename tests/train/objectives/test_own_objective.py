@@ -1,4 +1,4 @@
-"""An objective of one file, on two sources: ranks, learning, resuming, predictions, refusals."""
+"""An objective in one file, with two sources: ranks, learning, resuming, predictions, refusals."""
 
 import sys
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_it_learns_alike_on_all_ranks(
     order = np.argsort(graph.ids)
     assert found["node_id"].tolist() == graph.ids[order].tolist()
     error = np.abs(found["values"][:, 0] - degrees[order]).mean()
-    # The best number for all nodes would be the median.
+    # The best single number for all nodes would be the median.
     assert error < np.abs(degrees - np.median(degrees)).mean()
     predict = predict_with(comm, run, monkeypatch, capsys)
     written = predict(comm_tmp_path / "again.npy", "--trust-code")

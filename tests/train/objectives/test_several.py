@@ -1,4 +1,4 @@
-"""Several objectives on one encoder: each is what it is alone, and sums of them are sums."""
+"""Several objectives on one encoder: each as if alone, and losses add up."""
 
 import re
 import sys
@@ -37,7 +37,7 @@ LAST = "train.select=last"
 
 
 def graph_of(kind: str = "classes", *, undirected: bool = False) -> EdgeGraph:
-    """Return an ugly graph whose nodes and edges have labels, some none."""
+    """Return an irregular graph with labels of nodes and edges, some missing."""
     rng = np.random.default_rng(4)
     graph = ugly_edges(kind, undirected=undirected)
     labels = rng.integers(-1, 2, graph.num_nodes).astype(np.int32)
@@ -158,7 +158,7 @@ def test_planned_rows_are_those_sent(comm: MPI.Intracomm, comm_tmp_path: Path) -
     run = train(comm, config)
     if comm.rank == 0:
         _, _, (_, epoch, _) = planned(config, comm.size, None, 2)
-        # The pairs of the first epoch are planned; later ones are drawn anew.
+        # The pairs of the first epoch are planned; later epochs redraw them.
         assert run.column("rows_sent")[0] == int(epoch.rows.sum())
         assert (comm.size > 1) == (run.column("rows_sent")[0] > 0)
 

@@ -1,4 +1,4 @@
-"""Program graphs on a GPU, emulated where there is none, train as on the CPU."""
+"""Program graphs on a GPU, or its emulator, train as on the CPU."""
 
 from pathlib import Path
 

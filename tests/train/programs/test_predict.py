@@ -1,4 +1,4 @@
-"""Predictions of program graphs: of all graphs, along all edges or in a band; what is refused."""
+"""Predictions of program graphs: for all graphs, along all edges or in a band; refusals."""
 
 from dataclasses import replace
 from pathlib import Path

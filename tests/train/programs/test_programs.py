@@ -1,4 +1,4 @@
-"""Training on program graphs: same results at any number of ranks, resume, what is refused."""
+"""Training on program graphs: equal results for any number of ranks, resuming, refusals."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +30,7 @@ SIZES = {
 
 
 def learnable(sizes: list[int], split: InstanceSplit) -> InstanceBatch:
-    """Return graphs whose right candidate is the one with a bucket of its own."""
+    """Return graphs whose right candidate is the one in a separate bucket."""
     batch = random_batch(sizes, 9, seed=int(split), split=split)
     starts = np.concatenate([[0], np.cumsum(batch.subtoken_counts, dtype=np.int64)])
     for row, first in enumerate(batch.starts("num_nodes")[:-1]):

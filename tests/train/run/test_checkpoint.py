@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, refused when damaged or of another run."""
+"""Checkpoints: complete or absent, refused if damaged or of another run."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert torch.equal(found.model["a"], written.model["a"])
     assert torch.equal(found.best["a"], written.best["a"])
     assert found.optimizer == found.features == {}
-    # The same epoch again replaces it.
+    # Another checkpoint of the same epoch replaces it.
     write_checkpoint(tmp_path, some_checkpoint(7))
     write_checkpoint(tmp_path, some_checkpoint(12))
     (tmp_path / "seed3-epoch000013").mkdir()
@@ -66,7 +66,7 @@ def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
             except StorageFormatError as error:
                 assert file.name in str(error) or "format version" in str(error)  # noqa: PT017
             else:
-                # White space of JSON, or the last digit of a number that rounds to the same.
+                # JSON white space, or the last digit of a number that is rounded to the same value.
                 assert file.name == "state.json"
                 assert state == before
         file.write_bytes(good)
@@ -272,7 +272,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(comm: MPI.Intracomm, comm_tmp_pa
         comm, training.make_config(store, path, "train.epochs=3", *settings), training.StopAfter(1)
     )
     config = training.make_config(store, path, "train.epochs=3", *settings)
-    # Output that the suite captures stays far below this; a checkpoint does not.
+    # Captured output of the suite stays far below this; a checkpoint does not.
     with (
         largest_file(100_000),
         pytest.raises(
@@ -297,7 +297,7 @@ def test_checkpoints_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -
                 now[0] += 0.5
             with pace.saving(on_disk=False):
                 now[0] += 0.01
-    # 0.1 s are expected of the first one, and 0.5 s are seen from then on.
+    # The first one is expected to take 0.1 s; 0.5 s are measured from then on.
     assert saved[0] == 10
     assert {later - earlier for earlier, later in itertools.pairwise(saved)} == {48}
     exact = CheckpointPace(RunConfig(dir="run", checkpoint_every=4))

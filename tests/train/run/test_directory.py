@@ -1,4 +1,4 @@
-"""The files of a run: lines of metrics that are missing, and what makes another run."""
+"""The files of a run: missing lines of metrics, and the settings that make another run."""
 
 import contextlib
 import json

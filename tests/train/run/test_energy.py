@@ -1,4 +1,4 @@
-"""The joules of a run: of its epochs and in all, in its files and on its pages."""
+"""The joules of a run: of its epochs and in total, in its files and on its pages."""
 
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_counters_of_a_host_count_once(
     end = SeedRun.end_epoch
 
     def costly(*arguments: Any) -> Any:
-        # Between the steps of the epoch and its end, 3 J; in the evaluation nothing.
+        # 3 J between the steps of the epoch and its end; none in the evaluation.
         if comm.rank == 0:
             used[0] += 3_000_000
             (zone / "energy_uj").write_text(str(used[0]), encoding="ascii")

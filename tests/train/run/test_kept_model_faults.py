@@ -1,4 +1,4 @@
-"""A model file that was forged with a right checksum: one line before anything is made of it."""
+"""A forged model file with a correct checksum: refused in one line before any use."""
 
 import json
 import re

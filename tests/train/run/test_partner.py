@@ -1,4 +1,4 @@
-"""Checkpoints in the memory of two hosts, which separate folders stand for."""
+"""Checkpoints in the memory of two hosts, which are separate folders here."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.support import training
 
 
 class Hosts:
-    """A run whose rank 0 is alone on the first host; each host has a folder for its memory."""
+    """A run whose rank 0 is alone on the first host; each host has a folder as its memory."""
 
     def __init__(self, comm: MPI.Intracomm, path: Path) -> None:
         self.comm, self.path = comm, path
@@ -77,7 +77,7 @@ def test_a_lost_host_takes_one_copy(hosts: Hosts) -> None:
     assert hosts.on_disk() == [2]
     [(*_, path)] = checkpoint_paths(hosts.directory.checkpoints)
     assert torch.equal(read_checkpoint(path).model["a"], torch.arange(4.0) / 2)
-    # The disk is as new now, and stays as it is.
+    # The disk is now up to date, and stays unchanged.
     before = path.stat().st_mtime_ns
     hosts.memory().bring_back()
     assert path.stat().st_mtime_ns == before

@@ -1,4 +1,4 @@
-"""What a run says of when, where and with what it ran."""
+"""A run's records of when, where and with what it ran."""
 
 import subprocess
 from datetime import datetime
@@ -44,7 +44,7 @@ def test_summary_tells_of_every_start(
     assert second["versions"]["mpi"].lower().split()[0] in MPI.Get_library_version().lower()
     assert second["threads"] == 1
     assert second["command"]
-    # Reading and planning are set-up, and with what no span covers they fit into the whole.
+    # Reading and planning are set-up; with the time outside spans they do not exceed the total.
     for detail in run.summary["ranks_detail"]:
         setup = detail["setup_s"]
         assert {"read", "plan", "other"} <= setup.keys()

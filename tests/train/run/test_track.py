@@ -1,4 +1,4 @@
-"""The copies of a run's metrics, and its log: whole after a stop, and never in the run's way."""
+"""The copies of a run's metrics, and its log: complete after a stop, never delaying the run."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ def test_csv_holds_what_the_metrics_hold(
     config = training.make_config(store, path, *SETTINGS, "run.track=csv")
     training.train(comm, config, training.StopAfter(4))
     if comm.rank == 0:
-        # What a killed run wrote of epochs behind its checkpoint goes.
+        # Records that a killed run wrote for epochs after its checkpoint are removed.
         with (path / "metrics.csv").open("a") as file:
             file.write("1,99\n")
     comm.Barrier()
@@ -134,7 +134,7 @@ def test_log_has_what_the_screen_has_not(
     level: int,
 ) -> None:
     console.show_from(level)
-    # However slow the machine is, it is no time for a line.
+    # However slow the machine is, no line is due yet.
     monkeypatch.setattr("hpcgnn.train.run.report._QUIET_SECONDS", math.inf)
     path = comm_tmp_path / "run"
     training.train(comm, training.make_config(store, path, *SETTINGS))
@@ -145,10 +145,10 @@ def test_log_has_what_the_screen_has_not(
     assert any(text.startswith("started as ") for _, _, text in lines)
     times = [time for time, _, _ in lines]
     assert times == sorted(times)
-    # Before the log there is what is said of a machine with fewer cores than ranks.
+    # Before the log there is a notice about a machine with fewer cores than ranks.
     shown = capsys.readouterr().err.splitlines()
     on_screen = [line for line in shown if " ranks share " not in line]
-    # The first epoch and the last are shown in any case, those between at times only.
+    # The first and the last epoch are always shown, those between only sometimes.
     expected = {logging.DEBUG: len(lines), logging.INFO: 1 + 2 * 2, logging.WARNING: 0}[level]
     assert len(on_screen) == (expected if comm.rank == 0 else 0)
 
@@ -219,7 +219,7 @@ def from_wandb(run: Path) -> dict[int, float]:
 
     found = {}
     for file in run.glob("wandb/offline-run-*/*.wandb"):
-        # LevelDB's log: 7 bytes of its own, then records behind checksum, length and type.
+        # LevelDB's log: 7 bytes of header, then records after checksum, length and type.
         content, place = file.read_bytes(), 7
         assert len(content) < 32768
         while place + 7 <= len(content):

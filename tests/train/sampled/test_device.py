@@ -1,4 +1,4 @@
-"""Sampled training on a GPU, emulated where there is none, is sampled training on the CPU."""
+"""Sampled training on a GPU, or its emulator, equals that on the CPU."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sums of a graph that ranks share: those of all entries at once, in equal bits."""
+"""Sums over a graph that ranks share equal those of all entries at once, bit by bit."""
 
 import numpy as np
 import pytest

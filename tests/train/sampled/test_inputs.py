@@ -1,4 +1,4 @@
-"""What sampled steps read beside features: vectors of nodes, and labels of training nodes."""
+"""Inputs of sampled steps other than features: vectors of nodes, and labels of training nodes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +101,7 @@ def test_no_step_tells_the_labels_that_it_predicts(
             of_inputs = step.view.active[0] if step.view.active else step.view
             ids = of_inputs.node_ids
             rows = step.features
-            # Sparse rows times ones are dense.
+            # Sparse rows times a matrix of ones are dense.
             columns = (rows @ torch.eye(rows.shape[1], dtype=rows.dtype)).numpy()
             labels = columns[:, -NUM_CLASSES:]
             told = labels.any(1)
@@ -118,14 +118,14 @@ def test_no_step_tells_the_labels_that_it_predicts(
             predicted |= set(ids[outputs].tolist())
     shown = set().union(*comm.allgather(shown))
     predicted = set().union(*comm.allgather(predicted))
-    # Of an epoch: what one step predicts no other one tells.
+    # For an epoch: no step shows a label that another one predicts.
     assert len(shown) > 5
     assert len(predicted) > 5
     assert not shown & predicted
 
 
 def test_random_labels_cannot_be_told(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    """Labels without a cause stay at chance, though a model that saw them would know them."""
+    """Random labels stay at chance, though a model that saw them would know them."""
     graph = make_graph(num_nodes=400)
     labels = np.random.default_rng(5).integers(0, 2, 400).astype(np.int32)
     split = np.full(400, Split.TRAIN, np.uint8)

@@ -1,4 +1,4 @@
-"""Partitioned sampling: a part and its halo on each rank, reshuffled from time to time."""
+"""Partitioned sampling: each rank has a part and its halo, reshuffled from time to time."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ MOVING = ("sampling.reshuffle_epochs=1", "sampling.reshuffle_share=0.4")
 
 def test_requests_bring_rows_and_entries(comm: MPI.Intracomm) -> None:
     rng = np.random.default_rng(4)
-    # The second rank owns nothing, and so do all beyond the fourth, which owns a row, but the last.
+    # The second rank owns nothing, nor do those after the fourth, which owns one row, but the last.
     bounds = np.array([*[0, 7, 7, 19, *[20] * 4][: comm.size], 21], np.int64)
     matrix = sp.random(21, 5, 0.4, "csr", rng=rng)
     matrix.sort_indices()
@@ -79,7 +79,7 @@ def home_of(grid: ProcessGrid, matrix: sp.csr_matrix, bounds: np.ndarray) -> Hom
 
 
 def edges_of(rows: PatternRows, row_ids: np.ndarray, column_ids: np.ndarray) -> EdgeTable:
-    """Return one edge or two for each entry, which have the ids of their ends."""
+    """Return one or two edges for each entry, as pairs of ids."""
     ends = np.stack(
         [np.repeat(row_ids, np.diff(rows.indptr)), column_ids[rows.columns]], axis=1
     ).astype(np.float64)
@@ -121,7 +121,7 @@ def test_parts_have_their_halo_and_no_more(comm: MPI.Intracomm, halo: int, perio
 
 
 def test_a_rank_holds_its_part_and_halo_only(comm: MPI.Intracomm) -> None:
-    """On a ring, a part of n nodes and a halo of depth 3 are n + 6 nodes of 3 entries each."""
+    """On a ring, a part of n nodes with a halo of depth 3 has n + 6 nodes of 3 entries each."""
     count = 4000
     shape = (count, count)
     ring = sp.diags_array([1.0, 1.0, 1.0, 1.0, 1.0], offsets=[-1, 0, 1, count - 1, 1 - count],
@@ -138,7 +138,7 @@ def test_a_rank_holds_its_part_and_halo_only(comm: MPI.Intracomm) -> None:
     assert graph.edges.num_nodes == nodes
     assert moved == (6 if comm.size > 1 else 0)
     entries = 3 * nodes - (2 if comm.size > 1 else 0)
-    # An id, two features, a label, a flag, an offset, two sums; an index and a weight an entry.
+    # An id, two features, a label, a flag, an offset, two sums; an index and a weight per entry.
     assert graph.nbytes == nodes * (8 + 16 + 8 + 1 + 8 + 16) + 8 + entries * 8
 
 
@@ -177,7 +177,7 @@ def test_every_sampler_trains_on_parts(
     still = losses(comm, comm_tmp_path / "still", store, *words)
     moving = losses(comm, comm_tmp_path / "moving", store, *words, *MOVING)
     assert np.isfinite(still).all()
-    # Nobody moves before the first reshuffle.
+    # No node moves before the first reshuffle.
     assert moving[0] == still[0]
     assert np.isfinite(moving).all()
     assert comm.size == 1 or (moving[1:] != still[1:]).all()
@@ -187,7 +187,7 @@ def test_every_sampler_trains_on_parts(
 def test_a_sample_of_everything_is_the_full_graph(
     comm: MPI.Intracomm, comm_tmp_path: Path, model: str, kind: str
 ) -> None:
-    """With a halo as deep as the model, nothing that a part's nodes need is cut."""
+    """With a halo as deep as the model, no input of a part's nodes is cut."""
     store = training.write_store(comm, comm_tmp_path, training.make_graph(weighted=True))
     words = ["train.dtype=float64", "train.epochs=2", "run.save_predictions=false"]
     words += [f"model.name={model}", "model.dropout=0", "graph.undirected=true"]
@@ -207,7 +207,7 @@ def test_a_sample_of_everything_is_the_full_graph(
 def test_coefficients_make_losses_estimates_of_the_full_graph(
     comm: MPI.Intracomm, comm_tmp_path: Path
 ) -> None:
-    """A linear model's gradient over many steps has the full graph's as its mean."""
+    """The mean of a linear model's gradients over many steps is that of the full graph."""
     store = training.write_store(comm, comm_tmp_path, training.make_graph(directed=False))
     words = ["model.name=sage", "model.num_layers=1", "model.dropout=0", "train.dtype=float64"]
     words += ["train.task=sampled", "sampling.steps=100", "sampling.sampler=walk"]

@@ -1,4 +1,4 @@
-"""Sampled training with relations and node types: edges and nodes keep theirs in subgraphs."""
+"""Sampled training with relations and node types, which edges and nodes keep in subgraphs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sampled training: gradients against the dense reference, ranks, models, resume."""
+"""Sampled training: gradients equal the dense reference; ranks, models, resuming."""
 
 import json
 from dataclasses import replace
@@ -51,7 +51,7 @@ def losses(comm: MPI.Intracomm, path: Path, store: Path, *words: str) -> np.ndar
 
 
 def losses_alone(comm: MPI.Intracomm, path: Path, store: Path, *words: str) -> np.ndarray:
-    """Return the losses of one rank, which the others wait for."""
+    """Return the losses of one rank, for which the others wait."""
     alone, found = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
     if alone != MPI.COMM_NULL:
         found = losses(alone, path, store, *words)
@@ -104,7 +104,7 @@ def test_models_train_alike_on_any_ranks(
         ("gcn",),
         ("sage",),
         ("gat",),
-        # Statistics over rows that several ranks hold.
+        # Statistics over rows of several ranks.
         ("sage", "norm=batch", "dropout=0.3"),
         ("mixhop", "norm=graph", "num_layers=1", "hops=2"),
     ],
@@ -182,7 +182,7 @@ def test_ratios_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path)
 def test_coefficients_make_losses_estimates_of_the_full_graph(
     comm: MPI.Intracomm, comm_tmp_path: Path
 ) -> None:
-    """A linear model's gradient over many subgraphs has the full graph's as its mean."""
+    """The mean of a linear model's gradients over many subgraphs is that of the full graph."""
     store = write_store(comm, comm_tmp_path, make_graph(directed=False))
     words = ["model.name=gcn", "model.num_layers=1", "model.dropout=0", "train.dtype=float64"]
     words += ["train.task=sampled", "sampling.steps=300", "sampling.sampler=walk"]

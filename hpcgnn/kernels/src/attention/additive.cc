@@ -13,16 +13,16 @@ namespace {
 
 constexpr std::int64_t kMostSlices = 32;
 
-/// Slices of edges that run side by side. Each has sums of its own for the gradient of target, so
-/// their number follows from the problem alone: their reading and writing stays below a twentieth
-/// of the bytes of grad.
+/// Number of slices of edges that run in parallel. Each has its own sums for the gradient of
+/// target, so the number depends only on the problem: these sums move less than a twentieth of the
+/// bytes of grad.
 std::int64_t num_slices(const AttentionBlock& block) {
   const std::int64_t read = block.num_nonzeros * block.head_width;
   const std::int64_t slices = read / (40 * std::max<std::int64_t>(1, block.num_rows));
   return std::clamp<std::int64_t>(slices, 1, std::min(kMostSlices, block.num_nonzeros));
 }
 
-/// The backward pass of one group of heads after the other.
+/// The backward pass, one group of heads after the other.
 template <class T>
 class Backward {
  public:
@@ -79,7 +79,7 @@ class Backward {
       const T lse = static_cast<const T*>(g_.lse)[at];
       T* const terms = terms_.data() + i * kTerms * step_ + (head - first_head);
       terms[0] = static_cast<const T*>(b_.target)[at];
-      // All edges of such a row were dropped: exp(e - inf) is 0, where exp(e + inf) is not.
+      // All edges of such a row were dropped: exp(e - inf) is 0, but exp(e + inf) is not.
       terms[step_] = std::isinf(lse) ? std::abs(lse) : lse;
       terms[2 * step_] = static_cast<const T*>(g_.delta)[at];
     });

@@ -1,9 +1,9 @@
 /// The attention kernels, templates over the SIMD types; included once per instruction set.
 ///
-/// Lines go by in chunks of edges, and all heads of a group together: the numbers of an edge lie
-/// side by side, so that lines of a few edges fill registers too. What is gathered from small
-/// arrays for all lines of a chunk is read as registers no sooner than the writes of it have ended.
-/// Then each row of z, or of grad, is read from memory once, into sums that stay in registers.
+/// Lines are processed in chunks of edges, with all heads of a group together: the numbers of an
+/// edge are adjacent, so that lines of few edges fill registers, too. Numbers from small arrays are
+/// gathered for all lines of a chunk before they are read as registers, so that their writes have
+/// ended. Then each row of z, or of grad, is read from memory once, into sums in registers.
 #pragma once
 
 #include "attention/columns.h"
@@ -21,7 +21,7 @@ struct AdditiveForward {
   using Group = HeadGroup<V>;
   using Numbers = typename Group::Numbers;
 
-  /// Scores of columns, from where each edge finds its own.
+  /// Copies to each edge the score of its column.
   static void gather(const AttentionProblem& p, const Group& group, const EdgeChunk<V>& chunk,
                      Numbers& sums) {
     const AttentionBlock& b = *p.block;
@@ -39,8 +39,8 @@ struct AdditiveForward {
     }
   }
 
-  /// Turn sums into weights exp(logit - top) and add them to the state of a line; writes to `scale`
-  /// what the old sums of z count for. Returns whether there are none.
+  /// Turn sums into weights exp(logit - top) and add them to the state of a line; writes the factor
+  /// of the old sums of z to `scale`. Returns true, without a factor, if there are no old sums.
   HPCGNN_INLINE static bool soften(const AttentionProblem& p, const Group& group,
                                    const LinePiece& piece, const AttentionState& into,
                                    Scalar* weights, Scalar* scale) {
@@ -67,7 +67,7 @@ struct AdditiveForward {
     for (std::int64_t k = 0; k < numbers; k += V::kLanes)
       largest = V::max(V::load(weights + k), largest);
     largest = group.fold(largest, [](Reg x, Reg y) { return V::max(x, y); });
-    // Where all edges are left out, exp(-inf - 0) is 0, and -inf - -inf would be no number.
+    // If all edges are left out, exp(-inf - 0) is 0, but -inf - -inf would be NaN.
     const Reg none = V::broadcast(Softmax<V>::kNone);
     const Reg shift = V::choose_less(none, largest, largest, V::zero());
     Reg sum = V::zero();
@@ -83,7 +83,7 @@ struct AdditiveForward {
       V::store(scale, count);
       sum = V::fma(group.spread(total), count, sum);
     }
-    // The largest of numbers that are none may be any of them: the sum tells.
+    // The maximum may miss a NaN; the sum does not.
     const Reg infinite = V::broadcast(-Softmax<V>::kNone);
     V::store(top, V::choose_less(sum, infinite, largest, sum), group.mask);
     V::store(total, sum, group.mask);
@@ -133,8 +133,8 @@ struct AdditiveBackward {
 
   static constexpr std::int64_t kTermsAhead = 16;
 
-  /// Of the edges of a chunk; `dots` are <grad, z> and then the gradients of the logits before the
-  /// rectifier, `kept` what remains of weights and then what grad counts with.
+  /// Numbers of the edges of a chunk. `dots` are <grad, z>, later the gradients of the logits
+  /// before the rectifier; `kept` are the factors of dropout, later the weights of grad.
   struct Edges {
     Numbers sums, lse, delta, kept, dots;
   };
@@ -146,7 +146,7 @@ struct AdditiveBackward {
     const Group& group;
   };
 
-  /// Fills in all but the weights of a piece whose rows of grad are given.
+  /// Fills in all but the weights of a piece, given its rows of grad.
   HPCGNN_INLINE static void gather(const Operands& o, const LinePiece& piece,
                                    const BatchRows<Scalar>& grads, Edges& edges) {
     const AttentionBlock& b = *o.p.block;
@@ -161,7 +161,7 @@ struct AdditiveBackward {
         inner_products<V, Scalar, X, kRegs, kTail>(grads, z, dots, column, tail);
       });
     with_step<V>(group.step, [&]<int kStep>() { gather<kStep>(o, piece, grads, z, edges); });
-    // Behind the last edge weights are exp(-inf).
+    // Behind the last edge, weights are exp(-inf).
     const std::int64_t end = piece.slot + numbers;
     V::store(edges.sums.at + end, V::zero());
     V::store(edges.lse.at + end, V::broadcast(-Softmax<V>::kNone));
@@ -197,7 +197,7 @@ struct AdditiveBackward {
     }
   }
 
-  /// Turn inner products into gradients; returns their sums of each head.
+  /// Turn inner products into gradients; returns the sum of these for each head.
   HPCGNN_INLINE static Reg differentiate(const Operands& o, const LinePiece& piece, Edges& edges) {
     const AttentionBlock& b = *o.p.block;
     const Group& group = o.group;
@@ -228,7 +228,7 @@ struct AdditiveBackward {
     return group.fold(sum, [](Reg x, Reg y) { return V::add(x, y); });
   }
 
-  /// Adds what the edges of a piece give to z and source, each number rounded alone.
+  /// Add the terms of the edges of a piece to the gradients of z and source, each rounded.
   HPCGNN_INLINE static void add_rounded(const Operands& o, const LinePiece& piece,
                                         const BatchRows<Scalar>& grads, const Edges& edges) {
     const AttentionBlock& b = *o.p.block;
@@ -307,7 +307,7 @@ struct AdditiveBackward {
             add_weighted<V, Scalar, kRegs, kTail>(cached, weights, dz, column, tail);
         });
         if (sums.weights == nullptr) continue;
-        // source = <weights, z>: what its gradient adds to those of z and of the weights.
+        // source = <weights, z>: its gradient adds to those of z and of the weights.
         const Scalar* const factors = static_cast<const Scalar*>(sums.weights) + first_column;
         Scalar* const dfactors = static_cast<Scalar*>(sums.dweights) + first_column;
         const X* const z = static_cast<const X*>(b.values) + piece.line * pitch + first_column;

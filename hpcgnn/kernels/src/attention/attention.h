@@ -7,8 +7,8 @@
 ///     e = <target[i, h, :], key[j, h, :]>                     products; z is then the value of j
 ///     out[i, h, :] = sum over j of alpha * z[j, h, :],        alpha = softmax over j of e
 ///
-/// Blocks add to a running state: what edges seen so far have added up to. For each row and head:
-/// `top`, the largest logit e; `total`, the sum of exp(e - top); `out`, the sum of exp(e - top) z.
+/// Blocks add to a running state of the edges so far. It has, for each row and head, `top`, the
+/// largest logit e, `total`, the sum of exp(e - top), and `out`, the sum of exp(e - top) z.
 /// States of any two sets of edges merge exactly, so blocks, peers and replicas may come in any
 /// order (SAR paper, section 3.4). A state with top = -inf holds no edge; its `out` is never read.
 ///
@@ -42,7 +42,7 @@ template <class T>
 void merge_states(const AttentionState& state, const AttentionState& other,
                   const std::int32_t* rows, const StateShape& shape, int num_threads);
 
-/// Rows that lie `pitch` elements apart, as columns of a wider matrix do.
+/// Rows that are `pitch` elements apart, such as columns of a wider matrix.
 template <class T>
 struct Rows {
   T* data;
@@ -55,8 +55,8 @@ template <class T>
 void finish_states(const AttentionState& state, const StateShape& shape, Rows<T> into,
                    const T* bias, int num_threads);
 
-/// delta = <grad, out - bias> of each row and head; null = no bias. Rows of grad are written to
-/// `copy` on the way, without padding; null = nowhere.
+/// delta = <grad, out - bias> of each row and head; null = no bias. Rows of grad are also copied to
+/// `copy`, without padding; null = no copy.
 template <class T>
 void inner_products_of_heads(Rows<const T> grad, Rows<const T> out, const T* bias,
                              const StateShape& shape, T* delta, T* copy, int num_threads);
@@ -66,13 +66,13 @@ template <class T, class X>
 void scores_of_heads(const X* z, const T* weights, const StateShape& shape, T* source,
                      int num_threads);
 
-/// Whether an edge is left out, a function of names: the same in every block, pass and thread.
+/// Dropout of edges as a function of ids: the same in every block, pass and thread.
 struct EdgeDropout {
   std::uint64_t key;
   double p;  ///< in [0, 1]; 0 = none
 };
 
-/// What one block shares between forward and backward.
+/// The operands that the forward and backward passes of a block share.
 struct AttentionBlock {
   const std::int64_t* indptr;
   const std::int32_t* indices;
@@ -87,11 +87,11 @@ struct AttentionBlock {
   const void* target;
   /// Of additive scores, num_nonzeros by num_heads in the order of `indices`; null = none.
   const void* edges;
-  /// Each head of `values` has first a key, which the score reads, and then z. Products always,
-  /// dynamic scores where the key of an edge is not its value.
+  /// Each head of `values` has first a key, which the score reads, and then z: always for products,
+  /// and for dynamic scores if the key of an edge is not its value.
   bool keyed;
-  /// No task begins inside of a row (or column, of a transpose): what a row gains depends neither
-  /// on its place among others nor on these. `dvector` then has a row for each row of the block.
+  /// No task begins inside a row (or column, of a transpose): a row's sum depends neither on other
+  /// rows nor on its position among them. `dvector` then has a row for each row of the block.
   bool whole_lines;
   std::int64_t num_rows;
   std::int64_t num_columns;
@@ -99,7 +99,7 @@ struct AttentionBlock {
   std::int64_t num_targets;  ///< rows of the state
   std::int64_t num_heads;
   std::int64_t head_width;
-  EdgeDropout weight_dropout;  ///< of alpha, each head for itself; survivors grow by 1 / (1 - p)
+  EdgeDropout weight_dropout;  ///< of alpha, for each head; survivors are scaled by 1 / (1 - p)
   EdgeDropout edge_dropout;    ///< of edges, before the softmax
   double slope;
   Storage storage;
@@ -111,10 +111,10 @@ struct AttentionBlock {
 /// cut into pieces of a fixed number of edges: results do not depend on `num_threads`.
 void additive_forward(const AttentionBlock& block, const AttentionState& state);
 
-/// In place of gradients of columns. What an edge adds, times a power of two for each column, is
-/// rounded to `digits` integers, each next to what those before it leave times 2^bits; their sums,
-/// of all `width` columns of one digit before the next, have no order. Of blocks with
-/// `whole_lines`, and of values that are not narrow.
+/// Sums whose order does not matter, in place of gradients of columns. An edge's term, scaled by a
+/// power of two for each column, is rounded to `digits` integers, each nearest to the rest that the
+/// one before it leaves, times 2^bits. `sums` has all `width` columns of one digit before the next.
+/// For blocks with `whole_lines` and values that are not narrow.
 struct AttentionSums {
   double* sums;  ///< null = none
   const double* scale;
@@ -128,21 +128,21 @@ struct AdditiveGradients {
   const void* lse;    ///< what attention_finish left in top
   const void* grad;   ///< gradient of the finished out
   const void* delta;  ///< <grad, out> of each row and head
-  void* dz;           ///< null where it is not wanted, and `weights` neither
+  void* dz;           ///< null = not wanted; `weights` is then null, too
   void* dsource;
   void* dtarget;
-  /// Where source = <weights, z>, num_heads by head_width, the gradient of source goes on into dz
-  /// and dweights; null = source is an operand of its own.
+  /// Where source = <weights, z>, num_heads by head_width, the gradient of source also adds to dz
+  /// and dweights; null = source is a separate operand.
   const void* weights;
   void* dweights;
-  void* dedges;           ///< overwritten: of the scores of the edges, where the block has them
-  AttentionSums rounded;  ///< of z and, in the last columns, of the source; dz is null then
+  void* dedges;           ///< gradient of `edges`, overwritten, where the block has them
+  AttentionSums rounded;  ///< for z and, in the last columns, for source; dz is then null
 };
 
 /// Add the gradients of z, source and target. `indptr` and `indices` are those of the *transpose*:
-/// num_columns + 1 offsets of rows of the block. Walking it, a column's z stays in cache, and one
+/// num_columns + 1 offsets of rows of the block. In this order a column's z stays in cache, and one
 /// row of `grad` is read for each edge and head, for both <grad, z> and the gradient of z: a third
-/// of the bytes that walking rows would move. Results do not depend on `num_threads`.
+/// of the bytes of a walk over rows. Results do not depend on `num_threads`.
 void additive_backward(const AttentionBlock& block, const AdditiveGradients& gradients);
 
 /// Add the edges of a block, of dynamic scores or keyed, to the state of its rows. The indices of

@@ -14,14 +14,14 @@ namespace {
 using AnyCube = nb::ndarray<nb::ro, nb::numpy, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OutCube = nb::ndarray<nb::numpy, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
-/// A field of a value of hpcgnn/kernels/operands.py, by the name that messages have for it. Its
-/// caller holds the value, and so the arrays that pointers of a block lead to.
+/// A field of a value of hpcgnn/kernels/operands.py; `shown` is its name in messages. The caller
+/// holds the value, and so the arrays that a block points to.
 template <class T>
 T field(nb::handle value, const char* name, const char* shown = nullptr) {
   return take<T>(nb::object(value.attr(name)), shown == nullptr ? name : shown);
 }
 
-/// An operand of so many rows and columns, in the type of sums.
+/// The shape of an operand, and its type, that of sums.
 struct Shape {
   std::int64_t num_rows, num_columns;
   Storage storage;
@@ -32,7 +32,7 @@ void require_shape(const char* name, const auto& array, const Shape& shape, cons
   require(extent(array, 0) == shape.num_rows && extent(array, 1) == shape.num_columns, message);
 }
 
-/// The data of a matrix that is read, or written, of a value of operands.py.
+/// The data of a matrix that is read, a field of a value of operands.py.
 const void* matrix_of(nb::handle value, const char* name, const Shape& shape, const char* message) {
   const auto array = field<AnyMatrix>(value, name);
   require_shape(name, array, shape, message);
@@ -46,7 +46,7 @@ void* written_matrix_of(nb::handle value, const char* name, const char* shown, c
   return array.data();
 }
 
-/// What every attention kernel is called with, as Python has it.
+/// The arguments of every attention kernel, from Python.
 struct Call {
   nb::handle block, score, draw;
   int threads;
@@ -72,7 +72,7 @@ void take_draw(nb::handle draw, AttentionBlock& block) {
 }
 
 /// A block without `source`.
-/// @param num_rows rows of the block, whichever way its pattern is handed over.
+/// @param num_rows rows of the block, even if its pattern is passed as the transpose.
 AttentionBlock block_of(const Call& call, std::int64_t num_rows, std::int64_t heads,
                         std::int64_t head_width) {
   const auto values = field<AnyMatrix>(call.score, "values", "z");
@@ -108,7 +108,7 @@ AttentionBlock block_of(const Call& call, std::int64_t num_rows, std::int64_t he
   return block;
 }
 
-/// Rows of a pattern that is handed over by rows, or by columns: as its transpose.
+/// Whether a pattern is passed by rows, or by columns, as its transpose.
 enum class Walk : std::uint8_t { kRows, kColumns };
 
 std::int64_t rows_of(const Call& call, Walk walk) {
@@ -208,7 +208,7 @@ void py_forward(nb::handle edges, nb::handle score, nb::handle state, nb::handle
   kForward(block, into);
 }
 
-/// Fill in what both kinds of gradients know of each row.
+/// Fill in the saved arrays by row, which both kinds of gradients have.
 void take_saved(nb::handle saved, const AttentionBlock& block, auto& into) {
   const Storage sums = accumulator_of(block.storage);
   const std::int64_t targets = block.num_targets, heads = block.num_heads;
@@ -220,7 +220,7 @@ void take_saved(nb::handle saved, const AttentionBlock& block, auto& into) {
                          "delta must have a row for each row of target");
 }
 
-/// Take sums of rounded numbers in place of gradients of `width` columns; false: none.
+/// Take sums of rounded numbers in place of gradients of `width` columns; false: there are none.
 bool take_rounding(nb::handle gradients, const AttentionBlock& block, std::int64_t width,
                    AttentionSums& into) {
   const nb::object rounding = gradients.attr("rounding");
@@ -277,7 +277,7 @@ void py_additive_backward(nb::handle transposed, nb::handle score, nb::handle sa
                                     "dedges must have the shape of edges");
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, columns, block.num_nonzeros);
-  // An index out of range would be written to: worth a pass over the indices.
+  // An index out of range would cause a stray write, so the indices are worth a check.
   check_range("indices", block.indices, block.num_nonzeros, block.num_rows);
   additive_backward(block, into);
 }
@@ -322,7 +322,7 @@ void py_dynamic_backward_rows(nb::handle edges, nb::handle score, nb::handle sav
   dynamic_backward_rows(block, into);
 }
 
-/// Offsets of some rows of a pattern: they may begin and end anywhere inside of the indices.
+/// Check the offsets of some rows of a pattern, which may begin and end anywhere in the indices.
 std::int64_t checked_part(const Offsets& indptr, const Indices& indices) {
   require(extent(indptr, 0) > 0, "indptr must not be empty");
   const std::int64_t num_rows = extent(indptr, 0) - 1;

@@ -1,4 +1,4 @@
-/// Sums over a batch of edges for the columns of one head: the loops that move the bytes.
+/// Sums over a batch of edges for the columns of one head: the loops that read the rows.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace hpcgnn::kernels {
 
-// Measured for the products: a core keeps about this many line fills on their way.
+// Measured for the products: a core keeps about this many line fills in flight.
 inline constexpr std::int64_t kLineFills = 96;
 
-/// Edges that a prefetch of `bytes` of each row runs ahead.
+/// Number of edges that prefetching runs ahead, for `bytes` of each row.
 constexpr std::int64_t prefetch_distance(std::int64_t bytes) {
   const std::int64_t lines = (bytes + 63) / 64;
   return (kLineFills + lines - 1) / lines;
@@ -27,7 +27,7 @@ struct BatchRows {
   const std::int32_t* index;
   std::int64_t count;
   std::int64_t known;
-  std::int64_t shift = 0;  ///< edges that prefetching starts after those of the usual distance
+  std::int64_t shift = 0;  ///< edges that prefetching runs ahead beyond the usual distance
 
   HPCGNN_INLINE void prefetch(std::int64_t e, std::int64_t column, std::int64_t lines) const {
     const char* const next = reinterpret_cast<const char*>(data + index[e] * pitch + column);
@@ -90,7 +90,7 @@ void weighted_sum(const BatchRows<X>& batch, const typename V::Scalar* weights,
     load_columns<V, kRegs, kTail>(out + column, tail, sum);
     for (Reg& reg : sum) reg = V::mul(V::broadcast(scale), reg);
   }
-  // A second walk over rows in cache leaves the rest of each next row to the first walk over it.
+  // A second walk over cached rows prefetches half of each next row, its first walk the rest.
   constexpr std::int64_t kLines = (kBytes + 63) / 64;
   const std::int64_t distance = b.shift + kDistance, lines = b.shift > 0 ? kLines / 2 : kLines;
   const bool fetching = b.known >= b.count + distance;
@@ -135,8 +135,8 @@ HPCGNN_INLINE std::int64_t cached_batch(std::int64_t head_width) {
   return whole > kBatch ? kBatch : whole < V::kLanes ? V::kLanes : whole;
 }
 
-/// The rows of the state of consecutive edges of a transposed pattern, those of one batch and those
-/// that prefetching looks ahead to.
+/// The rows of the state for consecutive edges of a transposed pattern: those of a batch and those
+/// to prefetch.
 class StateRows {
  public:
   HPCGNN_INLINE StateRows(const AttentionBlock& b, std::int64_t row_bytes)

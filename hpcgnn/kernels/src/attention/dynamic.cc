@@ -28,8 +28,8 @@ void add(const std::vector<T>& sums, std::int64_t row, std::int64_t width, T* ou
     out[c] += sums[static_cast<std::size_t>(row * width + c)];
 }
 
-/// Lines whose gradients are `gradients`, `width` numbers each; `places` says which, null: in
-/// order.
+/// Lines with rows of `gradients`, `width` numbers each; `places` are the numbers of these rows,
+/// null = in order.
 struct Lines {
   std::int64_t count, width;
   void* gradients;

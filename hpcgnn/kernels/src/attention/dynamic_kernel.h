@@ -103,7 +103,7 @@ struct DynamicForm {
                                                       nullptr, column, tail);
   }
 
-  /// Adds what the edges of a batch give to their key and value, each rounded alone.
+  /// Add the terms of the edges of a batch to the gradients of their key and value, each rounded.
   HPCGNN_INLINE void add_rounded(const BatchRows<Scalar>& targets, const BatchRows<Scalar>& grads,
                                  const Scalar* key, const typename Softmax<V>::Edges& edges,
                                  std::int64_t width, const RoundedSums& sums) const {
@@ -113,7 +113,7 @@ struct DynamicForm {
       const Scalar* const grad = grads.data + grads.index[e] * grads.pitch;
       const Scalar through = edges.dots.at[e], sloped = through * slope;
       const double share = edges.kept.at[e];
-      // Of float32 both products are whole in float64.
+      // The products of float32 numbers are exact in float64.
       sums.add(first, width, [&](std::int64_t c) {
         const double of_key = target[c] + key[c] > 0 ? through : sloped;
         return share * grad[c] + of_key * factor[c];

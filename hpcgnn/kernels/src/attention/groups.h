@@ -1,4 +1,4 @@
-/// Numbers of the edges of some lines and the heads of a group, and sums of rows that they weigh.
+/// Numbers for the edges of some lines and the heads of a group, and weighted sums of rows.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace hpcgnn::kernels {
 
-/// Some edges of a line (row, or column of the transpose). Their numbers begin at `slot`, an edge
-/// after the other, and fill registers up to the next slot.
+/// Some edges of a line (row, or column of the transpose). Their numbers begin at `slot`, one edge
+/// after the other, and fill whole registers up to the next slot.
 struct LinePiece {
   std::int64_t line, first, count, slot;
-  bool cut;    ///< the task begins inside of the line, and this is of its first part
-  bool fresh;  ///< no edge of the line has been before
+  bool cut;    ///< the task begins inside the line, and this piece is in its first part
+  bool fresh;  ///< this piece is the first of its line
 };
 
 template <class V>
@@ -24,7 +24,7 @@ struct HeadGroup {
   using Reg = typename V::Reg;
   static constexpr std::int64_t kNumbers = 512;
 
-  /// Numbers of the edges of a chunk, and what the last of them is read or written with.
+  /// Numbers of the edges of a chunk, padded so that the last can be accessed as a register.
   struct alignas(64) Numbers {
     Scalar at[kNumbers + V::kLanes];
   };
@@ -48,7 +48,7 @@ struct HeadGroup {
     }
   }
 
-  /// Numbers of the heads, in lanes that repeat them.
+  /// Numbers of the heads, repeated to fill all lanes.
   HPCGNN_INLINE Reg spread(const Scalar* of_heads) const {
     return V::arrange(V::load(of_heads, mask), V::order(repeated_));
   }
@@ -65,7 +65,7 @@ struct HeadGroup {
     return V::sum(sum);
   }
 
-  /// Join the lanes of each head, for all of them.
+  /// Reduce the lanes of each head; every lane then has the result of its head.
   template <class Join>
   HPCGNN_INLINE Reg fold(Reg lanes, const Join& join) const {
     for (std::int64_t turn = V::kLanes / 2; turn >= step; turn /= 2)
@@ -73,12 +73,12 @@ struct HeadGroup {
     return lanes;
   }
 
-  /// Zeros, and -inf behind so many lanes.
+  /// Zeros in the first `lanes` lanes, -inf in the others.
   HPCGNN_INLINE Reg none_behind(std::int64_t lanes) const {
     return V::load(none_ + V::kLanes - lanes);
   }
 
-  /// Add the scores that edges have themselves.
+  /// Add the edges' own scores.
   HPCGNN_INLINE void add_edges(const AttentionBlock& b, const LinePiece& piece,
                                Scalar* sums) const {
     if (b.edges == nullptr) return;
@@ -118,7 +118,7 @@ struct HeadGroup {
   Scalar none_[2 * V::kLanes];
 };
 
-/// Calls body.template operator()<kStep>() with the `head_step` of a group as a constant.
+/// Calls body.template operator()<kStep>() with the `head_step` of a group as a constant kStep.
 template <class V, int kStep = V::kLanes, class Body>
 HPCGNN_INLINE void with_step(std::int64_t step, const Body& body) {
   if (step == kStep)
@@ -127,7 +127,7 @@ HPCGNN_INLINE void with_step(std::int64_t step, const Body& body) {
     with_step<V, kStep / 2>(step, body);
 }
 
-/// Copy the numbers of all heads of a group; registers would read parts of other lines of memory.
+/// Copy the numbers of all heads of a group; registers would also read other cache lines.
 template <int kStep, class T>
 HPCGNN_INLINE void copy_heads(const T* from, T* to) {
   std::memcpy(to, from, kStep * sizeof(T));
@@ -141,7 +141,7 @@ HPCGNN_INLINE void add_heads(const T* from, T* to) {
   copy_heads<kStep>(sums, to);
 }
 
-/// Pieces of lines whose edges follow each other, and whose numbers fit the level-1 cache.
+/// Pieces of lines with consecutive edges, whose numbers fit the level-1 cache.
 template <class V>
 class EdgeChunk {
  public:
@@ -153,7 +153,7 @@ class EdgeChunk {
   const LinePiece* end() const { return pieces_ + size_; }
   std::int64_t number(const LinePiece& piece) const { return &piece - pieces_; }
 
-  /// Whether there is room for a piece of so many edges, whose numbers are `numbers`.
+  /// Whether there is room for a piece of `edges` edges with `numbers` numbers.
   bool fits(std::int64_t edges, std::int64_t numbers, std::int64_t most_edges) const {
     return size_ == 0 || (count + edges <= most_edges && numbers_ + numbers <= kNumbers);
   }
@@ -175,8 +175,8 @@ class EdgeChunk {
   std::int64_t size_ = 0, numbers_ = 0;
 };
 
-/// Calls body(chunk) for the edges of a task. A line is cut every `longest` edges from where it
-/// begins, and nowhere else: what it gains does not depend on the chunks.
+/// Calls body(chunk) for the edges of a task. A line is cut after every `longest` edges from its
+/// start, and nowhere else, so its sums do not depend on the chunks.
 template <class V, class Body>
 HPCGNN_INLINE void for_chunks(const AttentionBlock& b, std::int64_t num_lines,
                               const AttentionTask& task, std::int64_t longest, const Body& body) {
@@ -212,19 +212,19 @@ class HeadsOfColumns {
       heads_[c] = static_cast<std::int32_t>(c / head_width);
   }
 
-  /// Those of a register of columns.
+  /// The heads of a register of columns.
   HPCGNN_INLINE typename V::Order of(std::int64_t column) const {
     return V::order(heads_ + (several_ ? column : 0));
   }
 
  private:
-  // Several heads are at most kGroupBytes of 16-bit elements wide.
+  // Several heads have at most kGroupBytes, in elements of 16 bits.
   std::int32_t heads_[128 + kOverread];
   bool several_;
 };
 
-/// What rows count with: numbers of heads for each edge, `step` apart, and for what there was
-/// before `scale`; null = 1. A fresh sum is not read.
+/// The weights of rows: a number for each edge and head, edges `step` apart; and `scale`, a factor
+/// for the previous sum, null = 1. With `fresh` there is no previous sum.
 template <class V>
 struct WeightsOfHeads {
   const typename V::Scalar* at;
@@ -251,13 +251,13 @@ void add_weighted(const BatchRows<X>& batch, const WeightsOfHeads<V>& weights,
     for (Reg& reg : sum) reg = V::zero();
   } else {
     load_columns<V, kRegs, kTail>(out + column, tail, sum);
-    // What counts for nothing may be no number.
+    // A sum with a factor of zero may be NaN.
     for (int r = 0; w.scale != nullptr && r < kRegs; ++r) {
       const Reg scale = V::arrange(V::load(w.scale), orders[r]);
       sum[r] = V::choose_less(V::zero(), scale, V::mul(scale, sum[r]), V::zero());
     }
   }
-  // A second walk over rows in cache leaves the rest of each next row to the first walk over it.
+  // A second walk over cached rows prefetches half of each next row, its first walk the rest.
   constexpr std::int64_t kLines = (kBytes + 63) / 64;
   const std::int64_t distance = b.shift + kDistance, lines = b.shift > 0 ? kLines / 2 : kLines;
   const bool fetching = b.known >= b.count + distance;

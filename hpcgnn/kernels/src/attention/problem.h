@@ -1,4 +1,4 @@
-/// What the attention kernels work on, and the tables that hold those of each instruction set.
+/// The operands of the attention kernels, and the tables of these kernels by instruction set.
 #pragma once
 
 #include <bit>
@@ -9,32 +9,32 @@
 
 namespace hpcgnn::kernels {
 
-/// Dropout ready for the kernels: an edge is dropped when the 32 bits of its name are below
+/// Dropout as the kernels apply it: an edge is dropped when the 32 random bits of its ids are below
 /// `threshold`.
 struct DropoutBits {
   const std::uint64_t* streams;  ///< row_stream of each row of the block; null = keep all
   std::uint64_t threshold;
 };
 
-/// A block as the kernels read it.
+/// A block in the form that the kernels read.
 struct AttentionProblem {
   const AttentionBlock* block;
-  const void* source;  ///< of additive scores, in the forward pass: of `groups_apart`
+  const void* source;  ///< for additive scores, in the forward pass: the result of `groups_apart`
   DropoutBits weights;
   DropoutBits edges;
 };
 
-/// Numbers of a group of heads lie so far apart: lanes of a register repeat them.
+/// Distance between the numbers of a group of heads, a power of two: registers repeat them.
 constexpr std::int64_t head_step(std::int64_t heads) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(heads)));
 }
 
-/// Numbers behind an array that is read a register at a time.
+/// Padding behind an array that is read a register at a time.
 inline constexpr std::int64_t kOverread = 16;
 
 /// Edges [first_edge, last_edge) of heads [first_head, last_head), a group of `heads_in_group` or,
-/// at the end, fewer. The first row (forward) or
-/// column (backward) begins before first_edge if it is cut; what it gains then goes to `carry`.
+/// at the end, fewer. The first row (forward) or column (backward) begins before first_edge if it
+/// is cut; its sum then goes to `carry`.
 struct AttentionTask {
   std::int64_t first_head;
   std::int64_t last_head;
@@ -44,8 +44,8 @@ struct AttentionTask {
   std::int64_t group;  ///< heads of a group
 };
 
-/// What a task of the backward pass adds to. Rows of the block have in `terms` the target, lse and
-/// delta of the heads of the task, and in `dtarget` one number of each, `head_step` numbers apart.
+/// The sums that a task of the backward pass adds to. For each row of the block, `terms` has the
+/// target, lse and delta of the task's heads, `head_step` numbers each, and `dtarget` one of these.
 struct AdditiveSums {
   const void* terms;  ///< num_rows by kTerms * head_step, with kOverread behind
   const void* grad;
@@ -54,13 +54,13 @@ struct AdditiveSums {
   void* carry_dz;       ///< one row of z
   void* carry_dsource;  ///< one row of source
   void* dtarget;
-  const void* weights;  ///< of source; null = source is an operand of its own
+  const void* weights;  ///< of source; null = source is a separate operand
   void* dweights;       ///< one row of z
-  void* dedges;         ///< null where edges have no scores of their own
+  void* dedges;         ///< null if edges have no own scores
   AttentionSums rounded;
 };
 
-/// Three, and one that is free: those of four heads in float32 then fill a cache line.
+/// Three and a spare one, so that those of four heads in float32 fill a cache line.
 inline constexpr std::int64_t kTerms = 4;
 
 struct AdditiveKernels {
@@ -76,11 +76,11 @@ struct AdditiveTable {
   static const AdditiveTable portable, avx2, avx512;  ///< see table_of
 };
 
-/// Sums that a task of a backward pass adds to where it may not write the result itself.
+/// Sums that a task of a backward pass adds to where it must not write the result itself.
 struct DynamicSums {
-  void* carry;                 ///< gradient of the line that the task begins inside of
+  void* carry;                 ///< gradient of the line inside which the task begins
   void* dvector;               ///< of the pass over rows
-  std::int64_t dvector_pitch;  ///< from one row of the block to the next; 0: one for all
+  std::int64_t dvector_pitch;  ///< elements from one row of the block to the next; 0 = shared
 };
 
 /// The `source` of their AttentionProblem is the vector.
@@ -101,7 +101,7 @@ struct DynamicTable {
   static const DynamicTable portable, avx2, avx512;  ///< see table_of
 };
 
-/// The same for products: keyed blocks whose `source` is null.
+/// The same for products, whose blocks are keyed and have a null `source`.
 struct ProductTable {
   DynamicKernels kernels[kNumStorages];
 

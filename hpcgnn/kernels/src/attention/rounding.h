@@ -1,4 +1,4 @@
-/// Sums of numbers each of which is rounded alone, so that they have no order.
+/// Sums of numbers that are rounded one by one, so that their order does not matter.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 namespace hpcgnn::kernels {
 namespace {
 
-// Long enough to be worth a hand-over, short enough to balance threads.
+// Enough edges to be worth the start of a task, few enough to balance threads.
 constexpr std::int64_t kTaskEdges = 4096;
 
 const SharedKernels& shared_kernels_of(const AttentionBlock& block) {
@@ -133,7 +133,7 @@ void shared_backward(const AttentionBlock& block, const SharedGradients& gradien
     shared_kernels_of(block).backward_rows(drawn.problem(), task, gradients, dsource);
   });
   if (gradients.dx == nullptr) return;
-  // Every row of dx has one writer, which meets its edges in order, however many threads there are.
+  // Every row of dx has one writer, which adds its edges in order, for any number of threads.
   const std::vector<ColumnRange> ranges = threads == 1
                                               ? std::vector<ColumnRange>{{0, block.num_columns}}
                                               : column_ranges(block, threads);

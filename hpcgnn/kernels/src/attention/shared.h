@@ -1,12 +1,12 @@
 /// Softmax attention (GAT) whose heads read the same rows: the input, before it is projected.
 ///
 /// With out[i, h] = W_h mean[i, h], where mean[i, h] = sum over j of alpha[i, j, h] x[j], a row of
-/// x is read from memory once for all heads, where the kernels of attention.h read a row of W_h x
-/// for each. All edges of a row must be at hand: there is no state to merge.
+/// x is read from memory once for all heads, while the kernels of attention.h read a row of W_h x
+/// for each. All edges of a row must be in the block: there is no state to merge.
 ///
-/// Blocks are those of attention.h with additive scores, some rows of a pattern: values is x, which
-/// all heads read whole, so that head_width is its width; indptr need not start at 0, num_nonzeros
-/// counts all indices. There is no `rows`, and no 16-bit x.
+/// Blocks are those of attention.h with additive scores, for some rows of a pattern: values is x,
+/// of which all heads read whole rows, of head_width elements; indptr need not start at 0, and
+/// num_nonzeros counts all indices. `rows` and 16-bit x are not supported.
 #pragma once
 
 #include "attention/attention.h"
@@ -30,22 +30,22 @@ struct SharedGradients {
   SharedMeans means;  ///< of the forward pass
   const void* grad;   ///< of the means, with their pitch
   void* dx;           ///< null = not wanted
-  void* dsource;      ///< num_slices by num_columns by num_heads, to be summed up over the slices
+  void* dsource;      ///< num_slices by num_columns by num_heads, to be summed over the slices
   void* dtarget;
   std::int64_t num_slices;
 };
 
-/// Add the gradients of x (but for its share in source), source and target. Results do not depend
+/// Add the gradients of x (without those through source), source and target. Results do not depend
 /// on `num_threads`.
 void shared_backward(const AttentionBlock& block, const SharedGradients& gradients,
                      std::int64_t heads_per_word);
 
-/// Heads that share a read of x, at most.
+/// Largest number of heads that share a read of x.
 inline constexpr std::int64_t kSharingHeads = 8;
 
-/// A block, and how its heads draw the weights that they drop.
+/// A block, and how its heads draw the weights to drop.
 struct SharedProblem : AttentionProblem {
-  std::int64_t heads_per_word;  ///< weights.streams holds num_rows for each so many heads
+  std::int64_t heads_per_word;  ///< weights.streams has num_rows of them for every such heads
 };
 
 /// Rows [first_row, last_row) of a block, heads [first_head, last_head).
@@ -63,10 +63,10 @@ struct ColumnRange {
 
 struct SharedKernels {
   void (*forward)(const SharedProblem&, const SharedTask&, const SharedMeans&);
-  /// Gradients of target and of source, the latter into one slice.
+  /// Gradients of target and source, the latter in one slice.
   void (*backward_rows)(const SharedProblem&, const SharedTask&, const SharedGradients&,
                         void* dsource);
-  /// The gradient of x, of a range of its rows.
+  /// The gradient of a range of rows of x.
   void (*backward_columns)(const SharedProblem&, const SharedTask&, const SharedGradients&,
                            const ColumnRange&);
 };

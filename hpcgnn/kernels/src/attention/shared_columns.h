@@ -1,4 +1,4 @@
-/// The loops of attention_shared_kernel.h over columns: what moves the bytes.
+/// The loops of shared_kernel.h over columns, which read the rows.
 #pragma once
 
 #include "attention/columns.h"
@@ -21,26 +21,26 @@ struct SharedColumns {
   using Reg = typename V::Reg;
   using Batch = typename Softmax<V>::Batch;
 
-  // Two sums of so many registers, and a row, fit the 32 or 16 of the machine.
+  // Two sums of this many registers, and a row, fit the machine's 32 or 16.
   static constexpr int kMost =
       V::kLanes * sizeof(Scalar) == 64 || kColumnRegs < 4 ? kColumnRegs : 4;
-  // Edges ahead: they and a batch fit the level-1 cache.
+  // Edges to prefetch ahead: these and a batch fit the level-1 cache.
   static constexpr std::int64_t kAhead = 16;
   static constexpr std::int64_t kNever = std::int64_t{1} << 60;
 
-  /// The rows of x of a batch, and which of the rows after it their reader asks for. Whole rows:
-  /// the hardware follows consecutive lines.
+  /// The rows of x of a batch, and the rows after it that their reader prefetches. These are whole
+  /// rows, as the hardware follows consecutive lines.
   struct Rows {
     const Scalar* x;
     std::int64_t width;
     const std::int32_t* columns;
     std::int64_t count;
-    const Scalar* source;  ///< what else is needed of each of them
+    const Scalar* source;  ///< other numbers needed for each row, prefetched too
     std::int64_t source_pitch;
-    const Scalar* gained = nullptr;  ///< of the pitch of source, to be added to; null = nothing
+    const Scalar* gained = nullptr;  ///< with the pitch of source, to be added to; null = nothing
     std::int64_t first = 0, step = kNever;
 
-    /// The same for a pair of heads, one of `pairs` that ask for an equal share of the rows.
+    /// The same for one of `pairs` pairs of heads, which prefetch equal shares of the rows.
     HPCGNN_INLINE Rows share(std::int64_t pair, std::int64_t pairs, std::int64_t known) const {
       Rows rows = *this;
       rows.first = known < count + kAhead ? kNever : pair;
@@ -170,7 +170,7 @@ struct SharedColumns {
         for (int r = 0; r < kRegs; ++r) sums[k][r] = V::fma(weight, row[r], sums[k][r]);
       }
     }
-    // One after the other: a row may have two edges to one column.
+    // One after the other, as a row may have two edges to one column.
     for (int k = 0; k < kWays; ++k) {
       Reg old[kRegs];
       load_columns<V, kRegs, kTail>(into[k], tail, old);
@@ -179,14 +179,14 @@ struct SharedColumns {
     }
   }
 
-  /// Ask for the row of dx that an edge adds to.
+  /// Prefetch the row of dx that an edge adds to.
   HPCGNN_INLINE static void foresee(const Scalar* dx, std::int64_t width) {
     const std::int64_t lines = (width * static_cast<std::int64_t>(sizeof(Scalar)) + 63) / 64;
     const char* const next = reinterpret_cast<const char*>(dx);
     for (std::int64_t line = 0; line < lines; ++line) __builtin_prefetch(next + line * 64, 1);
   }
 
-  /// Write the columns inside of a range to `chosen`; returns their number.
+  /// Write the columns inside a range to `chosen`; returns their number.
   HPCGNN_INLINE static std::int64_t choose(const std::int32_t* columns, std::int64_t count,
                                            const ColumnRange& range, std::int32_t* chosen) {
     std::int64_t found = 0;

@@ -1,8 +1,8 @@
-/// The kernels of attention_shared.h, templates over the SIMD types.
+/// The kernels of shared.h, templates over the SIMD types.
 ///
-/// A batch of rows of x comes into the level-1 cache with the first heads, which ask for a share of
-/// the next rows each; two heads, or two edges, go by together, so that the multiply-adds and not
-/// the reads of the cache are the limit.
+/// The first heads read a batch of rows of x into the level-1 cache, and each prefetches a share of
+/// the next rows. Two heads, or two edges, are processed together, so that speed is limited by
+/// multiply-adds and not by reads of the cache.
 #pragma once
 
 #include "attention/columns.h"
@@ -122,7 +122,7 @@ struct SharedAttention {
     }
   }
 
-  /// All edges of a row without a log-sum-exp were left out: exp(e - inf) is 0 as it should be.
+  /// All edges of a row whose log-sum-exp is -inf were left out; exp(e - inf) is 0, as it must be.
   HPCGNN_INLINE static Scalar sound(Scalar lse) { return std::isinf(lse) ? std::abs(lse) : lse; }
 
   /// Turn inner products into the gradients of target + source; returns their sum.
@@ -223,7 +223,7 @@ struct SharedAttention {
         if (!whole) {
           edges.count = Columns::choose(edges.columns, edges.count, range, chosen);
           edges.columns = chosen;
-          // Of the edges after the batch it is not known which are of this range.
+          // It is not yet known which edges after the batch are in this range.
           known = edges.count - Columns::kAhead;
           for (std::int64_t k = 0; k < edges.count && k < Columns::kAhead; ++k)
             Columns::foresee(dx + chosen[k] * b.head_width, b.head_width);

@@ -13,7 +13,7 @@ namespace hpcgnn::kernels {
 inline constexpr std::int64_t kBatch = 128;
 inline constexpr std::uint64_t kHeadStep = 0xd1342543de82ef95u;
 
-/// What decides over the edge of a row and a column, whatever the head.
+/// The name of the edge of a row and a column, for the dropout of all heads.
 HPCGNN_INLINE std::uint64_t edge_name(std::uint64_t stream, std::int64_t column_id) {
   return stream + static_cast<std::uint64_t>(column_id) * kGolden;
 }
@@ -24,7 +24,7 @@ struct Softmax {
   using Reg = typename V::Reg;
   static constexpr Scalar kNone = -static_cast<Scalar>(INFINITY);
 
-  /// Numbers of a batch; as many registers as hold `count` edges are read and written.
+  /// Numbers of a batch, read and written in whole registers.
   struct alignas(64) Batch {
     Scalar at[kBatch];
   };
@@ -33,7 +33,7 @@ struct Softmax {
     return V::choose_less(V::zero(), x, x, V::mul(slope, x));
   }
 
-  /// Fill the last register of a batch; returns the number of edges with the filling.
+  /// Fill up the last register of a batch; returns the number of edges with the filling.
   HPCGNN_INLINE static std::int64_t pad(Batch& batch, std::int64_t count, Scalar value) {
     const std::int64_t padded = (count + V::kLanes - 1) / V::kLanes * V::kLanes;
     for (std::int64_t e = count; e < padded; ++e) batch.at[e] = value;
@@ -66,8 +66,8 @@ struct Softmax {
           dropped(p.weights, name(p.weights.streams, e), head) ? Scalar(0) : batch.at[e] * scale;
   }
 
-  /// Turn logits into exp(logit - top) and add them to the state; returns what the old sums of z
-  /// count for.
+  /// Turn logits into exp(logit - top) and add them to the state; returns the factor of the old
+  /// sums of z.
   HPCGNN_INLINE static Scalar soften(Batch& logits, std::int64_t count, Scalar& top,
                                      Scalar& total) {
     const std::int64_t padded = pad(logits, count, kNone);
@@ -76,7 +76,7 @@ struct Softmax {
       largest = V::max(V::load(logits.at + e), largest);
     const Scalar old_top = top;
     top = V::largest(largest);
-    // Where all edges are left out, exp(-inf - 0) is 0, and -inf - -inf would be no number.
+    // If all edges are left out, exp(-inf - 0) is 0, but -inf - -inf would be NaN.
     const Reg shift = V::broadcast(top == kNone ? Scalar(0) : top);
     Reg sum = V::zero();
     for (std::int64_t e = 0; e < padded; e += V::kLanes) {
@@ -90,12 +90,12 @@ struct Softmax {
     else if (old_top != kNone)
       scale = exponential_of<V>(old_top - top);
     total = total * scale + V::sum(sum);
-    // The largest of numbers that are none may be any of them: the sum tells.
+    // The maximum may miss a NaN; the sum does not.
     if (total != total) top = total;
     return scale;
   }
 
-  /// What the gradient of the logits follows from; `dots` are <grad, z>.
+  /// The numbers that give the gradients of the logits; `dots` are <grad, z>.
   struct Edges {
     Batch logits, lse, delta, kept, dots;
   };

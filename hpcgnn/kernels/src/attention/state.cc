@@ -13,7 +13,7 @@ namespace {
 template <class T>
 constexpr T kNone = -std::numeric_limits<T>::infinity();
 
-/// Calls body(row, head, row * num_heads + head) for all rows and heads, a chunk of rows a task.
+/// Calls body(row, head, row * num_heads + head) for all rows and heads; a task is a chunk of rows.
 template <class Body>
 void for_heads(const StateShape& shape, int num_threads, const Body& body) {
   const std::int64_t width = std::max<std::int64_t>(1, shape.num_heads * shape.head_width);
@@ -27,7 +27,7 @@ void for_heads(const StateShape& shape, int num_threads, const Body& body) {
   });
 }
 
-/// Sum of term(0) ... term(count - 1), in several sums side by side.
+/// Sum of term(0) ... term(count - 1), in several independent sums.
 template <class T, class Term>
 T sum_of(std::int64_t count, const Term& term) {
   constexpr std::int64_t kSums = 16;
@@ -41,8 +41,8 @@ T sum_of(std::int64_t count, const Term& term) {
   return sum;
 }
 
-/// Ask for a row some iterations before its turn: pieces of wider rows are too far apart for the
-/// hardware to foresee them. `kWrite` asks for it to be written.
+/// Prefetch a row some iterations before its turn: pieces of wider rows are too far apart for the
+/// hardware to do so. With `kWrite` it will be written.
 template <bool kWrite, class T>
 void foresee(const T* row, std::int64_t pitch, std::int64_t width, std::int64_t rows_left) {
   constexpr std::int64_t kAhead = 4, kLine = 64 / sizeof(T);
@@ -64,7 +64,7 @@ void merge_states(const AttentionState& state, const AttentionState& other,
     T &top = static_cast<T*>(state.top)[to], &total = static_cast<T*>(state.total)[to];
     const T* const source = static_cast<const T*>(other.out) + from * width;
     T* const out = static_cast<T*>(state.out) + to * width;
-    // Nothing has been written to `out` yet, and 0 times whatever is there may be no number.
+    // Nothing has been written to `out` yet, and 0 times its content may be NaN.
     if (top == kNone<T>) {
       top = other_top;
       total = static_cast<const T*>(other.total)[from];
@@ -93,7 +93,7 @@ void finish_states(const AttentionState& state, const StateShape& shape, Rows<T>
     const T* const shift = shifts + head * width;
     T* const result = into.data + i * into.pitch + head * width;
     foresee<true>(result, into.pitch, width, shape.num_rows - i);
-    // Nothing has been written to `out` yet, and 0 times whatever is there may be no number.
+    // Nothing has been written to `out` yet, and 0 times its content may be NaN.
     if (top == kNone<T>) {
       std::copy_n(shift, width, result);
       return;

@@ -10,8 +10,8 @@ namespace hpcgnn::kernels {
 namespace {
 
 constexpr std::int64_t kGroupBytes = 256;
-// Long enough to hide the partial sums it may cost, short enough to balance many threads; fixed, so
-// that the order of summation does not depend on their number.
+// Enough edges to hide the cost of partial sums, few enough to balance many threads; fixed, so that
+// the order of summation does not depend on the number of threads.
 constexpr std::int64_t kChunkEdges = 8192;
 
 std::vector<std::uint64_t> streams_of(const AttentionBlock& block, const EdgeDropout& dropout,
@@ -66,7 +66,7 @@ std::int64_t heads_in_group(const AttentionBlock& block) {
       register_bytes(block.isa) / storage_bytes(accumulator_of(block.storage));
   const std::int64_t most =
       std::clamp<std::int64_t>(kGroupBytes / bytes, 1, std::min(lanes, block.num_heads));
-  // Groups of about one size.
+  // Groups of about equal size.
   const std::int64_t groups = (block.num_heads + most - 1) / most;
   return (block.num_heads + groups - 1) / groups;
 }

@@ -1,4 +1,4 @@
-/// What the drivers of the attention kernels share: operands rearranged, edges cut into tasks.
+/// Shared by the drivers of the attention kernels: rearranged operands, and edges cut into tasks.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace hpcgnn::kernels {
 
-/// Calls body(i) for all i in [0, count), a chunk of them a task.
+/// Calls body(i) for all i in [0, count); a task is a chunk of them.
 template <class Body>
 void for_each_row(std::int64_t count, int num_threads, const Body& body) {
   constexpr std::int64_t kRows = 4096;
@@ -34,28 +34,27 @@ class AttentionDropout {
   std::vector<std::uint64_t> weight_streams_, edge_streams_;
 };
 
-/// Heads that go by together: as many as fill `kGroupBytes` of a row of z, at least one, and at
-/// most the lanes of a register. Few, so that the cache holds more of the rows that are read most.
+/// Number of heads that are processed together: as many as fill `kGroupBytes` of a row of z, from
+/// one to the lanes of a register. Few, so that the cache holds more of the most-read rows.
 std::int64_t heads_in_group(const AttentionBlock& block);
 
-/// Columns of groups of heads one after the other: (groups, num_columns, head_step) from
-/// (num_columns, num_heads), with zeros in place of heads that a group lacks, and `kOverread`
-/// behind.
+/// Source scores by group of heads: (groups, num_columns, head_step) from (num_columns, num_heads),
+/// with zeros in place of heads that a group lacks, and `kOverread` more behind.
 template <class T>
 std::vector<T> groups_apart(const void* source, std::int64_t num_columns, std::int64_t num_heads,
                             std::int64_t group, int num_threads);
 
-/// Threads for a block: one when it is small.
+/// Number of threads for a block: one if it is small.
 int attention_threads(const AttentionBlock& block);
 
-/// Line (row, or column of the transpose) that edge `edge` belongs to, skipping empty lines.
-/// That behind all if `edge` is.
+/// Line (row, or column of the transpose) that edge `edge` belongs to, skipping empty lines;
+/// num_lines if `edge` is behind all edges.
 std::int64_t line_of_edge(const std::int64_t* indptr, std::int64_t num_lines, std::int64_t edge);
 
 /// The edges of a pattern in chunks of a fixed number, times the groups of heads, as tasks.
 class EdgeChunks {
  public:
-  /// @param num_lines rows of the pattern that is walked.
+  /// @param num_lines number of rows of the walked pattern.
   EdgeChunks(const AttentionBlock& block, std::int64_t num_lines);
 
   std::int64_t num_chunks() const { return chunks_; }
@@ -63,11 +62,11 @@ class EdgeChunks {
   std::int64_t chunk_of(std::int64_t task) const { return task % chunks_; }
   AttentionTask task(std::int64_t index) const;
 
-  /// The line that chunk `chunk` begins inside of, or -1.
+  /// The line inside which chunk `chunk` begins, or -1.
   std::int64_t cut_line(std::int64_t chunk) const;
 
  private:
-  /// The first edge of a chunk: where a line begins, if none may be cut.
+  /// The first edge of a chunk: the start of a line, if lines must not be cut.
   std::int64_t first_edge(std::int64_t chunk) const;
 
   const AttentionBlock& block_;

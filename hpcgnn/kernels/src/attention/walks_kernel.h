@@ -1,8 +1,8 @@
 /// The walks over the edges of a block that scores of whole heads share (GATv2, dot products),
 /// templates over the SIMD types; included once per instruction set.
 ///
-/// A batch of rows is read from memory for its logits and again, from the level-1 cache, for what
-/// the softmax of the logits weighs.
+/// A batch of rows is read from memory for its logits and again, from the level-1 cache, for the
+/// sums weighted by the softmax.
 #pragma once
 
 #include <type_traits>
@@ -15,12 +15,12 @@
 
 namespace hpcgnn::kernels {
 
-/// The forward and the backward passes of a block; `Form` says how logits come about:
+/// The forward and the backward passes of a block; `Form` defines the logits:
 ///
 ///     logits<kRegs, kTail>          of a batch of rows and one fixed row
-///     row_gradient<kRegs, kTail>    adds those of a target, and of what all edges share
-///     key_gradient<kRegs, kTail>    adds that of a key
-///     add_rounded                   adds those of a key and a value, each number rounded alone
+///     row_gradient<kRegs, kTail>    adds the gradients of a target and of the vector
+///     key_gradient<kRegs, kTail>    adds the gradient of a key
+///     add_rounded                   adds those of a key and a value, each term rounded by itself
 template <class V, class X, template <class> class FormOf>
 struct EdgeWalks {
   using Scalar = typename V::Scalar;
@@ -53,7 +53,7 @@ struct EdgeWalks {
   HPCGNN_INLINE static Form form_of(const AttentionProblem& p, const Span& s) {
     return {static_cast<const Scalar*>(p.source), s.column, static_cast<Scalar>(p.block->slope)};
   }
-  /// What a head of z has: a value, or a key and, behind it, a value.
+  /// Number of parts of a head of z: a value, or a key followed by a value.
   HPCGNN_INLINE static std::int64_t parts_of(const AttentionBlock& b) { return b.keyed ? 2 : 1; }
 
   HPCGNN_INLINE static BatchRows<X> keys_of(const AttentionBlock& b, const Span& s) {
@@ -66,7 +66,7 @@ struct EdgeWalks {
     rows.known = 0;
     return rows;
   }
-  /// The values that go with keys, in cache where they are the same.
+  /// The values that belong to keys; in the cache if they are the keys themselves.
   HPCGNN_INLINE static BatchRows<X> values_of(const AttentionBlock& b, BatchRows<X> keys) {
     if (!b.keyed) return cached(keys);
     keys.data += b.head_width;
@@ -107,7 +107,7 @@ struct EdgeWalks {
     });
   }
 
-  /// exp(e - inf) is 0 where all edges of a row were left out, and exp(e + inf) is not.
+  /// Where all edges of a row were left out, exp(e - inf) is 0, but exp(e + inf) is not.
   HPCGNN_INLINE static Scalar finite_lse(Scalar lse) {
     return lse == Softmax<V>::kNone ? -Softmax<V>::kNone : lse;
   }

@@ -26,7 +26,7 @@ void require_shape(const char* name, const auto& array, std::int64_t rows, std::
         ", not " + std::to_string(extent(array, 0)) + " by " + std::to_string(extent(array, 1)));
 }
 
-/// The data of a vector of one number a column; null for none.
+/// The data of a vector with one number for each column; null for none.
 void* by_column(const char* name, nb::handle value, Storage storage, std::int64_t width) {
   const auto array = take<std::optional<AnyVector>>(value, name);
   if (!array) return nullptr;
@@ -36,7 +36,7 @@ void* by_column(const char* name, nb::handle value, Storage storage, std::int64_
   return const_cast<void*>(array->data());
 }
 
-/// Maps, or their gradients: (matrices, vector or None, columns of the result) each.
+/// Maps, or their gradients, each as (matrices, vector or None, columns of the result).
 std::vector<ChainMap> maps_of(const char* name, nb::handle maps, Storage storage) {
   std::vector<ChainMap> found;
   for (const nb::handle each : maps) {
@@ -97,7 +97,7 @@ Chain py_make_chain(nb::handle maps, nb::handle scale, nb::handle shift, double 
   return Chain(std::move(a));
 }
 
-/// The data of rows of some width; null where None may stand and does.
+/// The data of rows of some width; null for None, where that is allowed.
 const void* rows_of(const char* name, nb::handle value, const Chain& chain, std::int64_t num_rows,
                     std::int64_t width) {
   const auto array = take<std::optional<AnyMatrix>>(value, name);

@@ -53,7 +53,7 @@ void Chain::forward(const std::vector<const void*>& inputs, std::int64_t num_row
     const bool is_last = number + 1 == a_.maps.size();
     if (is_last && !(has_ends && number == 0)) return;
     const ChainEnds there = number == 0 ? ends : ChainEnds{};
-    // That of the last map is for the norm.
+    // The bias of the last map is added by the norm.
     combine_rows({.rows = result,
                   .targets = there.targets,
                   .target_ids = there.target_ids,
@@ -102,7 +102,7 @@ void Chain::backward(const std::vector<const void*>& inputs, const std::vector<v
   const void* upper = gradient;
   if (!ends_in_product()) {
     void* const out = scratch(last, num_rows);
-    // Without a norm nobody reads what the last map gave.
+    // Without a norm, the result of the last map is not read.
     norm_rows_gradient({.norm = {.rows = results.size() > last ? results[last] : gradient,
                                  .bias = a_.maps[last].bias,
                                  .scale = a_.norm.scale,

@@ -1,4 +1,4 @@
-/// Chains of linear maps on blocks of rows, with what stands between them: one call a block.
+/// Chains of linear maps on blocks of rows, with activations and norms: one call for each block.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace hpcgnn::kernels {
 
-/// A matrix of some inputs side by side and its bias, or the gradients of both.
+/// The columns of a matrix for one of the inputs side by side, or their gradients.
 struct ChainPart {
   void* data;  ///< out by `columns`; null = not wanted
   std::int64_t columns, pitch;
@@ -26,7 +26,7 @@ struct ChainNorm {
   double eps;
 };
 
-/// Rows that the ends of edges give to the first map, or the gradients of these; see
+/// Rows of the edges' ends that are added to the result of the first map, or their gradients; see
 /// CombineArguments and CombineGradient.
 struct ChainEnds {
   void* targets;
@@ -37,11 +37,11 @@ struct ChainEnds {
   std::int64_t num_sources;
 };
 
-/// Of a chain, everything but its rows.
+/// Everything of a chain except its rows.
 struct ChainArguments {
   std::vector<ChainMap> maps;
   ChainNorm norm;
-  /// Gradients that are added to, of the same shape; empty = none are wanted.
+  /// Gradients to add to, of the same shapes; empty = not wanted.
   std::vector<ChainMap> of_maps;
   ChainNorm of_norm;
   bool residual;
@@ -58,13 +58,13 @@ class Chain {
 
   const ChainArguments& arguments() const { return a_; }
 
-  /// Write what the first maps give, one for each of `results`, activated but for the last map.
-  /// `has_ends` says whether the rows are edges, some of which have ends that give nothing.
+  /// Write the results of the first maps, one for each of `results`, activated except for the last
+  /// map. `has_ends` tells whether the rows are edges, even if `ends` has no rows to add.
   void forward(const std::vector<const void*>& inputs, std::int64_t num_rows, const ChainEnds& ends,
                bool has_ends, const std::vector<void*>& results);
 
-  /// Write the gradients of the inputs, of which null ones are not wanted, and add those of ends
-  /// and parameters. `results` are what `forward` wrote, the last one if there is a norm.
+  /// Write the gradients of the inputs (null = not wanted), and add those of ends and parameters.
+  /// `results` are those that `forward` wrote, with the last one if there is a norm.
   void backward(const std::vector<const void*>& inputs, const std::vector<void*>& of_inputs,
                 std::int64_t num_rows, const ChainEnds& of_ends, bool has_ends,
                 const std::vector<const void*>& results, const void* gradient);
@@ -76,7 +76,7 @@ class Chain {
   void* scratch(std::size_t map, std::int64_t num_rows);
 
   ChainArguments a_;
-  /// Matrices as products forward and backward read them, from the first of these on.
+  /// Matrices in the form that forward and backward products read, packed when first used.
   std::vector<std::vector<Buffer>> panels_, turned_;
   std::vector<Buffer> scratch_;
   std::int64_t scratch_rows_ = 0;

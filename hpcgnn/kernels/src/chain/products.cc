@@ -8,7 +8,7 @@
 namespace hpcgnn::kernels {
 namespace {
 
-/// Operations below which threads cost more than they save.
+/// With fewer operations, threads cost more than they save.
 constexpr std::int64_t kSerial = 1 << 20;
 /// Rows of a task: whole tiles of every instruction set.
 constexpr std::int64_t kTaskRows = 48;

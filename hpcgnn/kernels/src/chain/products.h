@@ -1,8 +1,8 @@
 /// Dense products of a block of rows with the small matrices of a chain of maps.
 ///
-/// A tile of sums stays in registers while a panel of the matrix, which the first level of the
-/// cache holds, passes by once: 2 operations for each of its elements and row, against one load of
-/// it for all rows of a tile. Bits of a row depend on nothing but the row and the matrix.
+/// A tile of sums stays in registers during one pass over a panel of the matrix, which fits the
+/// level-1 cache: 2 operations for each row and element of the panel, and one load of the element
+/// for all rows of a tile. The bits of a row depend only on the row and the matrix.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace hpcgnn::kernels {
 
-/// out = from + rows matrix, for rows side by side in memory and a matrix in panels.
+/// out = from + rows matrix, for contiguous rows and a matrix in panels.
 struct MultiplyArguments {
   const void* rows;    ///< num_rows by inner
   const void* panels;  ///< see `pack`
@@ -28,12 +28,12 @@ struct MultiplyArguments {
 struct ContractArguments {
   const void* upper;  ///< num_rows by width
   const void* rows;   ///< num_rows by columns
-  void* total;        ///< width by columns, `pitch` elements from a row to the next
+  void* total;        ///< width by columns, `pitch` elements from one row to the next
   std::int64_t num_rows, width, columns, pitch;
 };
 
 /// Kernels by storage type, float32 and float64: for rows [first, last), and for rows [first, last)
-/// of the total. `panel` is the number of columns of a panel.
+/// of `total`. `panel` is the number of columns of a panel.
 struct ProductsTable {
   void (*multiply[2])(const MultiplyArguments&, std::int64_t first, std::int64_t last);
   void (*contract[2])(const ContractArguments&, std::int64_t first, std::int64_t last);
@@ -42,7 +42,7 @@ struct ProductsTable {
   static const ProductsTable portable, avx2, avx512;  ///< see table_of
 };
 
-/// A matrix, or a part of its columns, turned or not.
+/// A matrix, or a part of its columns, transposed or not.
 struct MatrixView {
   const void* data;
   std::int64_t inner, columns;               ///< of the product

@@ -13,17 +13,17 @@ struct ProductKernels {
   using Reg = typename V::Reg;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanel = 2 * kLanes;
-  /// Rows of a tile: what is left of 32, 16 or 8 registers beside two of the panel and a factor.
+  /// Rows of a tile: two registers for each, of 32, 16 or 8 less two for the panel and a factor.
   static constexpr int kRows = sizeof(Reg) == 64   ? 12
                                : sizeof(Reg) == 32 ? 6
                                                    : V::kSumRegisters / 2;
   static constexpr int kFew = std::max(1, kRows / 3);
-  /// Of a panel, so that it stays in the first level of the cache.
+  /// Rows of a panel in one pass, so that they stay in the level-1 cache.
   static constexpr std::int64_t kInner = 512;
-  /// Of both operands of a contraction, so that they stay in the second.
+  /// Rows of both operands of a contraction in one pass, so that they stay in the level-2 cache.
   static constexpr std::int64_t kChunk = 256;
 
-  /// The columns of a panel that are there: whole registers, or the first lanes of them.
+  /// The existing columns of a panel: whole registers, or their first lanes.
   struct Columns {
     int count;
     HPCGNN_INLINE Reg load(const Scalar* p, int half) const {
@@ -40,8 +40,8 @@ struct ProductKernels {
     }
   };
 
-  /// The sums of R rows: `factor(k, r)` is that of a row, `panel + k * pitch` what it meets. Lanes
-  /// of the panel beyond its columns are read where it is `kFilled` up.
+  /// The sums of R rows: `factor(k, r)` is an element of row r, `panel + k * pitch` the row of the
+  /// panel that it multiplies. Lanes beyond the panel's columns are read only if `kFilled`.
   template <int R, bool kFilled, class Factor>
   HPCGNN_INLINE static void tile(std::int64_t inner, const Scalar* panel, std::int64_t pitch,
                                  Columns there, const Scalar* from, Scalar* out,
@@ -88,7 +88,7 @@ struct ProductKernels {
     const Scalar* const rows = static_cast<const Scalar*>(a.rows);
     const Scalar* const panels = static_cast<const Scalar*>(a.panels);
     Scalar* const out = static_cast<Scalar*>(a.out);
-    // Nothing to add up: one pass writes what it starts from.
+    // If there is nothing to add up, one pass writes `from`.
     for (std::int64_t k = 0; k == 0 || k < a.inner; k += kInner) {
       const Scalar* const from = k ? out : static_cast<const Scalar*>(a.from);
       const std::int64_t inner = std::min(kInner, a.inner - k);

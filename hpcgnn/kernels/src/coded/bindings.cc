@@ -23,7 +23,7 @@ void py_decode_columns(const CodedColumns* coded, const Offsets& indptr, Vector<
   const Isa parsed = parse_isa(isa);
   nb::gil_scoped_release unlocked;
   check_indptr(indptr.data(), num_rows, coded->size());
-  // Decoding writes whole chunks, which the result has no room for.
+  // Decoding writes whole chunks, for which the result has no room.
   std::int32_t chunk[kChunk + kSlack];
   for (std::int64_t first = 0; first < coded->size(); first += kChunk) {
     coded->decode(indptr.data(), num_rows, first / kChunk, first / kChunk + 1, parsed, chunk);

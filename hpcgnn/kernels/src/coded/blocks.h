@@ -1,4 +1,4 @@
-/// Rows of coded columns, a block at a time, for kernels that read plain ones.
+/// Rows of coded columns, decoded a block at a time, for kernels that read plain columns.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 namespace hpcgnn::kernels {
 
-/// Entries of a block: with the rows of the dense operand they stay in the private cache.
+/// Entries of a block, which together with the rows of the dense operand fit the private cache.
 inline constexpr std::int64_t kBlockEntries = 8192;
-/// Kernels that look ahead find this many entries behind a block.
+/// Entries behind a block that are decoded, too, for kernels that look ahead.
 inline constexpr std::int64_t kLookahead = 128;
 
 /// The rows [first, last), of which row i has the entries [begin[i], end[i]).
@@ -22,10 +22,10 @@ struct RowRange {
 };
 
 /// Call `body(indices, num_indices, first_row, last_row)` on blocks of rows in turn: `indices[e]`
-/// is the column of each of their entries e. Rows of more than kBlockEntries, or with offsets that
-/// no matrix has, come alone, with num_indices 0.
+/// is the column of each of their entries e. Rows of more than kBlockEntries, or with invalid
+/// offsets, come alone, with num_indices 0.
 ///
-/// @param indptr of the rows that were coded; those of `rows` may be parts of them.
+/// @param indptr of the coded rows; those of `rows` may be parts of them.
 template <class Body>
 void for_blocks(const CodedColumns& columns, const std::int64_t* indptr, std::int64_t num_rows,
                 const RowRange& rows, Isa isa, Body&& body) {
@@ -47,7 +47,7 @@ void for_blocks(const CodedColumns& columns, const std::int64_t* indptr, std::in
     const std::int64_t known = std::min(columns.size(), end + kLookahead);
     const std::int64_t first_chunk = begin / kChunk, last_chunk = (known + kChunk - 1) / kChunk;
     columns.decode(indptr, num_rows, first_chunk, last_chunk, isa, decoded);
-    // As a number: the first entries of the matrix have no address.
+    // An integer, since this may lie outside the array: the first entries are not decoded.
     const auto address = reinterpret_cast<std::uintptr_t>(decoded) -
                          static_cast<std::uintptr_t>(first_chunk * kChunk) * sizeof(std::int32_t);
     body(reinterpret_cast<const std::int32_t*>(address), known, row, stop);

@@ -14,12 +14,12 @@ namespace {
 constexpr std::int64_t kTaskChunks = 256;
 constexpr std::int64_t kHead = 5;
 constexpr std::int64_t kMostLag = 255;
-// Bits that vectors do not unpack are rounded up to a word.
+// More bits than vectors can unpack are rounded up to a word.
 constexpr int kMostBits = 25;
 
 using Numbers = std::array<std::uint32_t, kChunk>;
 
-/// A chunk's numbers in one of the two forms.
+/// The numbers of a chunk in one of the two forms.
 struct Form {
   std::uint8_t lag;
   std::uint32_t base;
@@ -34,7 +34,7 @@ struct Form {
   }
 };
 
-/// The entries of a chunk, and which of them begin a row.
+/// The entries of a chunk, and those that begin a row.
 class Chunk {
  public:
   Chunk(const std::int64_t* indptr, const std::int32_t* indices, std::int64_t num_rows,
@@ -46,7 +46,7 @@ class Chunk {
     const std::int64_t *row = std::upper_bound(indptr, end, first), *before = nullptr;
     for (; row != end && *row < first + count_; ++row) {
       begins_[static_cast<std::size_t>(*row - first)] = true;
-      // Where two neighbouring rows have the same length, others may be like them.
+      // If two neighbouring rows have the same length, others may have it, too.
       if (before && *row > *before) lag_ = *row - *before;
       before = row;
     }
@@ -130,7 +130,7 @@ CodedColumns::CodedColumns(const std::int64_t* indptr, const std::int32_t* indic
         body(Chunk(indptr, indices, num_rows, size_, chunk), static_cast<std::size_t>(chunk));
     });
   };
-  // Twice, so that the code has its size from the start: growing would need twice the memory.
+  // Coded twice, so that the size is known at the start: growing would need twice the memory.
   for_chunks([&](const Chunk& entries, std::size_t chunk) {
     starts_[chunk + 1] = entries.bytes(entries.best());
   });

@@ -10,18 +10,18 @@ namespace hpcgnn::kernels {
 
 /// Entries that are decoded together.
 inline constexpr std::int64_t kChunk = 256;
-/// Entries whose numbers have the same bits; the last group of a chunk is filled up with zeros.
+/// Entries whose numbers have the same bit width; zeros fill up the last group of a chunk.
 inline constexpr std::int64_t kGroup = 16;
-/// Elements behind the result that decoding may overwrite, and bytes behind a code that it reads.
+/// Elements that decoding may overwrite behind its result, and bytes that it reads behind a code.
 inline constexpr std::int64_t kSlack = 32;
 
-/// The columns of all entries, in their order, which may be any; sorted rows take the least.
+/// The columns of all entries, in any order; sorted rows take the least memory.
 ///
-/// A chunk is one byte with its lag, four with its base, a byte for each group with its bits, and
-/// the numbers of the groups. With lag 0 they are gaps from the entry before; the first of a row,
-/// or of the chunk, counts from the base. With lag L they are differences from the entry L before,
-/// or from the base, with the sign in the last bit: a mesh's rows are those before them, moved by
-/// one. Differences are modulo 2^32.
+/// A chunk is one byte with its lag, four with its base, a byte with the bit width of each group,
+/// and the numbers of the groups. With lag 0 these are gaps from the entry before; the first of a
+/// row, or of the chunk, counts from the base. With lag L they are differences from the entry L
+/// before, or from the base, with the sign in the last bit: a mesh's rows are those before them,
+/// moved by one. Differences are modulo 2^32.
 class CodedColumns {
  public:
   /// @pre indptr holds num_rows + 1 non-decreasing offsets from 0.
@@ -35,8 +35,8 @@ class CodedColumns {
     return static_cast<std::int64_t>(code_.size() + starts_.size() * sizeof(std::int64_t));
   }
 
-  /// Decode whole chunks, of the rows that were coded.
-  /// @param out has room for kChunk elements a chunk, and kSlack.
+  /// Decode whole chunks; `indptr` is that of the coded rows.
+  /// @param out has room for kChunk elements for each chunk, and kSlack more.
   void decode(const std::int64_t* indptr, std::int64_t num_rows, std::int64_t first_chunk,
               std::int64_t last_chunk, Isa isa, std::int32_t* out) const;
 
@@ -46,7 +46,7 @@ class CodedColumns {
   std::vector<std::uint8_t> code_;
 };
 
-/// What the decoder of an instruction set works on.
+/// The operands of the decoder of an instruction set.
 struct DecodeProblem {
   const std::uint8_t* code;
   const std::int64_t* starts;

@@ -15,14 +15,14 @@ namespace hpcgnn::kernels {
 static_assert(std::endian::native == std::endian::little, "codes are read as whole words");
 
 #ifdef __AVX2__
-/// How eight numbers of `bits` bits are picked from two vectors of 16 bytes, the second of which
-/// begins at byte `bits / 2`: four bytes for each, and how far they are shifted.
+/// How to pick eight numbers of `bits` bits from two vectors of 16 bytes, of which the second
+/// begins at byte `bits / 2`: four bytes for each number, and the shift of these.
 struct Picks {
   std::uint8_t bytes[32];
   std::uint32_t shifts[8];
 };
 
-/// Numbers of more bits lie in five bytes.
+/// Numbers of more bits may span five bytes.
 inline constexpr int kMostPicked = 25;
 
 struct AllPicks {
@@ -72,7 +72,7 @@ HPCGNN_INLINE void unpack_group(const std::uint8_t* from, int bits, std::uint32_
   }
 }
 
-/// Replace numbers by their sums so far.
+/// Replace numbers by their prefix sums.
 HPCGNN_INLINE void add_up(std::uint32_t* numbers, std::int64_t count) {
 #ifdef __AVX2__
   __m256i before = _mm256_setzero_si256();
@@ -85,7 +85,7 @@ HPCGNN_INLINE void add_up(std::uint32_t* numbers, std::int64_t count) {
     const __m256i low = _mm256_permutevar8x32_epi32(sums, low_last);
     sums = _mm256_add_epi32(sums, _mm256_blend_epi32(_mm256_setzero_si256(), low, 0xf0));
     const __m256i all = _mm256_add_epi32(sums, before);
-    // The sum of these eight, beside the chain of those before.
+    // The sum of these eight does not wait for the chain of those before.
     before = _mm256_add_epi32(before, _mm256_permutevar8x32_epi32(sums, last));
     _mm256_storeu_si256(at, all);
   }
@@ -95,8 +95,8 @@ HPCGNN_INLINE void add_up(std::uint32_t* numbers, std::int64_t count) {
 #endif
 }
 
-/// Write columns from differences to those `lag` entries before, at most `kWide`: a row at a time
-/// in registers, and what is written behind it is written again.
+/// Write columns from differences to those `lag` entries before, at most `kWide`: one row at a time
+/// in registers. Elements written behind it are overwritten by the next.
 template <int kWide>
 HPCGNN_INLINE void add_narrow_rows(const std::uint32_t* numbers, std::int64_t count,
                                    std::int64_t lag, std::uint32_t base, std::uint32_t* out) {
@@ -110,7 +110,7 @@ HPCGNN_INLINE void add_narrow_rows(const std::uint32_t* numbers, std::int64_t co
 HPCGNN_INLINE void add_rows(std::uint32_t* numbers, std::int64_t count, std::int64_t lag,
                             std::uint32_t base, std::uint32_t* out) {
   for (std::int64_t i = 0; i < kChunk; ++i) numbers[i] = numbers[i] >> 1 ^ (0u - (numbers[i] & 1));
-  // Not wider than needed: most wide stores meet two lines.
+  // Not wider than needed: most wide stores touch two lines.
   if (lag <= 8) {
     add_narrow_rows<8>(numbers, count, lag, base, out);
   } else if (lag <= 16) {
@@ -150,8 +150,8 @@ void decode_chunks(const DecodeProblem& p) {
       while (row + 1 < p.num_rows && p.indptr[row + 1] <= first + i) ++row;
       const std::int64_t end = p.indptr[row + 1] - first;
       const std::int64_t stop = end > i && end < count ? end : count;
-      // What is written behind the row is written again. Most rows are not longer: one branch, that
-      // processors foresee.
+      // Elements written behind the row are overwritten later. Most rows are not longer, so the
+      // branch is predicted.
       std::int64_t e = i;
       do {
         for (std::int64_t k = 0; k < kGroup; ++k) out[e + k] = numbers[e + k] + offset;

@@ -19,7 +19,7 @@ CoverSizes largest_sizes(const Pattern& transposed, const std::int64_t* column_s
   for (std::int64_t q = 0; q < num_blocks; ++q) {
     const std::int64_t first = column_starts[q], last = column_starts[q + 1];
     const std::int64_t entries = transposed.indptr[last] - transposed.indptr[first];
-    // An entry brings at most one row, and a sparse block touches few of all rows.
+    // An entry adds at most one row, and a sparse block has few of all rows.
     const std::int64_t vertices = last - first + std::min(entries, sizes.num_rows);
     sizes.num_columns = std::max(sizes.num_columns, last - first);
     sizes.num_entries = std::max(sizes.num_entries, entries);
@@ -31,7 +31,7 @@ CoverSizes largest_sizes(const Pattern& transposed, const std::int64_t* column_s
 /// Cover the graph of block q and write its part of the result.
 void cover_block(CoverGraph& graph, std::int64_t q, std::int64_t first_column, bool exact,
                  const CoverResult& result) {
-  // The greedy cover comes first in either case: its matching leaves the exact one few phases.
+  // The greedy cover is needed in either case: its matching leaves few phases to the exact one.
   const std::int64_t matched = cover_greedily(graph);
   if (exact) {
     match_fully(graph);
@@ -65,7 +65,7 @@ void vertex_cover(const Pattern& a, const std::int64_t* column_starts, std::int6
   std::atomic<std::int64_t> next{0};
   parallel_tasks(static_cast<int>(workers), workers, [&](std::int64_t worker) {
     CoverGraph& graph = graphs[static_cast<std::size_t>(worker)];
-    // Blocks differ by orders of magnitude: a worker takes the next one when it is done.
+    // Blocks differ by orders of magnitude, so each worker takes the next one when it is done.
     for (std::int64_t q = next++; q < num_blocks; q = next++) {
       const std::int64_t first = column_starts[q], last = column_starts[q + 1];
       graph.load(transposed, first, last);

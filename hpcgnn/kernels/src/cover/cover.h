@@ -13,7 +13,7 @@ struct CoverResult {
   bool* pushed;                ///< nnz: the entry's column is not, so its row is
   std::int64_t* fetched_rows;  ///< num_blocks: columns in the cover
   std::int64_t* pushed_rows;   ///< num_blocks: rows in the cover
-  std::int64_t* lower_bound;   ///< num_blocks: size of a matching, hence of no smaller cover
+  std::int64_t* lower_bound;   ///< num_blocks: size of a matching; no cover is smaller
 };
 
 /// Cover every entry of every block by its column or its row; block q holds the entries whose
@@ -22,8 +22,8 @@ struct CoverResult {
 /// Blocks of at most `limit` entries get a minimum cover (a maximum matching by Hopcroft and Karp,
 /// then König's theorem), and of the minimum covers the one with most columns. Larger ones get a
 /// cover by degrees in almost linear time, never larger than all columns. The result does not
-/// depend on `num_threads`. Memory: 4 bytes an entry and 8 a column; and for each thread 4 bytes a
-/// row, and of the largest block 8 bytes an entry, 25 a vertex and 16 a column.
+/// depend on `num_threads`. Memory: 4 bytes per entry and 8 per column; and for each thread 4 bytes
+/// per row and, for the largest block, 8 bytes per entry, 25 per vertex and 16 per column.
 ///
 /// @pre the pattern is valid; column_starts ascends from 0 to num_columns; num_rows + num_columns
 /// is below 2^31.

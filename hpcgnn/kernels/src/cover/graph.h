@@ -1,4 +1,4 @@
-/// One block as a bipartite graph, in scratch memory that serves one block after another.
+/// One block as a bipartite graph, in scratch memory that is reused for each block.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ struct CoverSizes {
 };
 
 /// The graph of one block: vertices [0, num_columns) are its columns, the others its non-empty
-/// rows, numbered in order of first appearance. Allocates only in the constructor, so that threads
-/// can work without a place to throw.
+/// rows, numbered in order of first appearance. Only the constructor allocates, so that nothing
+/// throws in threads.
 class CoverGraph {
  public:
   explicit CoverGraph(const CoverSizes& sizes);
 
-  /// Take over columns [first, last) of a pattern, given its transpose.
+  /// Load columns [first, last) of a pattern, given its transpose.
   void load(const Pattern& transposed, std::int64_t first, std::int64_t last);
 
   std::int32_t num_columns() const { return num_columns_; }
@@ -56,27 +56,27 @@ class CoverGraph {
   std::int32_t num_columns_ = 0, num_vertices_ = 0;
   std::unique_ptr<std::int64_t[]> offsets_;
   std::unique_ptr<std::int32_t[]> neighbours_;
-  std::unique_ptr<std::int32_t[]> vertex_of_row_;  ///< -1 outside the block under work
+  std::unique_ptr<std::int32_t[]> vertex_of_row_;  ///< -1 outside the current block
 };
 
 /// Make `graph.mate` a maximal matching and `graph.in_cover` a cover, and return the size of the
 /// matching.
 ///
-/// A vertex with one uncovered entry left has its neighbour taken into the cover, which loses
-/// nothing (Karp and Sipser's rule); failing such vertices, one is taken that has the most
-/// uncovered entries up to a factor of two. A taken vertex is matched with its free neighbour of
-/// fewest uncovered entries. O(entries + vertices x log of the largest degree).
+/// If a vertex has one uncovered entry left, its neighbour is taken into the cover, which is
+/// optimal (Karp and Sipser's rule). Without such vertices, one is taken whose number of uncovered
+/// entries is the largest up to a factor of two. A taken vertex is matched with its free neighbour
+/// of fewest uncovered entries. O(entries + vertices x log of the largest degree).
 std::int64_t cover_greedily(CoverGraph& graph);
 
-/// Take vertices with covered neighbours only out of the cover, and replace it by all columns or
-/// all rows where these are fewer.
+/// Remove vertices from the cover whose neighbours are all covered, and replace it by all columns
+/// or all rows if these are fewer.
 void shrink_cover(CoverGraph& graph);
 
 /// Enlarge the matching `graph.mate` to a maximum one, by Hopcroft and Karp, and mark the columns
 /// that alternating paths from free columns reach in `graph.level` (>= 0).
 void match_fully(CoverGraph& graph);
 
-/// Mark in `graph.in_cover` the minimum cover that most columns are in, by König's theorem.
+/// Mark in `graph.in_cover` the minimum cover with the most columns, by König's theorem.
 /// @pre match_fully has run on the graph.
 void cover_from_matching(CoverGraph& graph);
 

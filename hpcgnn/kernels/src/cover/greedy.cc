@@ -5,8 +5,8 @@
 namespace hpcgnn::kernels {
 namespace {
 
-/// The cover under way. `remaining` counts the uncovered entries of a vertex; the queue holds the
-/// vertices that have come down to one, which each does only once.
+/// The unfinished cover. `remaining` counts the uncovered entries of a vertex; the queue holds the
+/// vertices whose count has come down to one, which happens only once.
 class GreedyCover {
  public:
   explicit GreedyCover(CoverGraph& graph) : graph_(graph) {
@@ -21,8 +21,8 @@ class GreedyCover {
 
   std::int64_t run() {
     cover_single_entries();
-    // Taking the vertex of most entries each time would need a queue that follows every count;
-    // within a factor of two of the most is as good, and needs none.
+    // Always taking the vertex with the most entries would need a priority queue; within a factor
+    // of two of the most is as good, and needs none.
     std::int64_t least = 1;
     while (least <= largest_) least *= 2;
     for (; least >= 2; least /= 2)
@@ -40,7 +40,7 @@ class GreedyCover {
       const std::int32_t v = graph_.queue[head_++];
       if (graph_.in_cover[v] || graph_.remaining[v] != 1) continue;
       const auto neighbours = graph_.neighbours(v);
-      // Its last entry needs one of its two ends, and the other end may cover more.
+      // Its last entry needs one of its two ends, and the other end may cover more entries.
       take(*std::find_if(neighbours.begin(), neighbours.end(),
                          [&](std::int32_t u) { return !graph_.in_cover[u]; }));
     }
@@ -72,7 +72,7 @@ class GreedyCover {
   std::int64_t head_ = 0, tail_ = 0, matched_ = 0, largest_ = 0;
 };
 
-/// Take out, in [first, last), every vertex whose entries its neighbours cover.
+/// Remove, in [first, last), every vertex whose entries are covered by its neighbours.
 void prune(CoverGraph& graph, std::int32_t first, std::int32_t last) {
   for (std::int32_t v = first; v < last; ++v) {
     const auto neighbours = graph.neighbours(v);
@@ -93,7 +93,7 @@ void shrink_cover(CoverGraph& graph) {
   for (std::int32_t c = 0; c < graph.num_columns(); ++c) columns += graph.degree(c) > 0;
   const std::int64_t size =
       std::count(graph.in_cover.get(), graph.in_cover.get() + graph.num_vertices(), true);
-  // One side alone is a cover, too, and a joint exchange shall never move more than it would.
+  // One side alone is also a cover, and a joint exchange must never move more than that.
   const bool all_columns = columns <= std::min<std::int64_t>(size, graph.num_rows());
   if (!all_columns && size <= graph.num_rows()) return;
   for (std::int32_t v = 0; v < graph.num_vertices(); ++v)

@@ -6,8 +6,8 @@ namespace hpcgnn::kernels {
 namespace {
 
 /// Set the level of every column that is reached before or with the nearest free row: the number of
-/// matched edges on a shortest alternating path from a free column. Return whether there is a free
-/// row; if not, all reachable columns have their level.
+/// matched edges on a shortest alternating path from a free column. Return whether a free row is
+/// reachable; if not, all reachable columns have their levels.
 bool set_levels(CoverGraph& graph) {
   std::int64_t head = 0, tail = 0;
   for (std::int32_t c = 0; c < graph.num_columns(); ++c) {
@@ -68,7 +68,7 @@ void augment(CoverGraph& graph, std::int32_t root) {
 
 void match_fully(CoverGraph& graph) {
   while (set_levels(graph)) {
-    // Cursors never go back within a phase: what failed once leads to no free row until paths
+    // Cursors never go back within a phase: an entry that failed leads to no free row until paths
     // get longer, so a phase looks at every entry once.
     for (std::int32_t c = 0; c < graph.num_columns(); ++c) graph.cursor[c] = graph.begin(c);
     for (std::int32_t c = 0; c < graph.num_columns(); ++c)
@@ -77,8 +77,8 @@ void match_fully(CoverGraph& graph) {
 }
 
 void cover_from_matching(CoverGraph& graph) {
-  // No minimum cover holds a free column, so each must hold the rows that such columns reach and
-  // may not hold their mates: what is reached is forced, all else can be covered by columns.
+  // No minimum cover has a free column, so each has the rows that free columns reach, and not the
+  // mates of these: reached vertices are decided, and columns can cover everything else.
   std::fill_n(graph.in_cover.get(), graph.num_vertices(), false);
   for (std::int32_t c = 0; c < graph.num_columns(); ++c) {
     if (graph.level[c] < 0)

@@ -12,7 +12,7 @@
 namespace hpcgnn::kernels {
 namespace {
 
-// Of the columns of a panel: a tile's rows and the lanes of a register are no more.
+// Most padding of a panel's columns: tiles have no more rows, and registers no more lanes.
 constexpr std::int64_t kPad = 16;
 
 int threads_of(const ExactRows& a, std::int64_t work) {
@@ -28,8 +28,8 @@ void for_chunks(const ExactRows& a, std::int64_t width, const Body& body) {
       [&](std::int64_t task) { body(task * chunk, std::min(a.num_rows, (task + 1) * chunk)); });
 }
 
-/// Run `body(first, last, share)` for equal shares of the rows, each of which has `size` numbers of
-/// its own, zeros at first; then `join(number, of_share)` for those of all shares.
+/// Run `body(first, last, share)` for equal shares of the rows, each with its own `size` numbers,
+/// initially zeros; then `join(number, of_share)` for the numbers of all shares.
 template <class T, class Body, class Join>
 void for_shares(const ExactRows& a, std::int64_t work, std::int64_t size, const Body& body,
                 const Join& join) {
@@ -50,7 +50,7 @@ void column_largest(const ExactRows& a, double* largest) {
       a, a.num_rows * a.width, a.width,
       [&](std::int64_t first, std::int64_t last, double* top) { kernel(a, first, last, top); },
       [&](std::int64_t c, double top) {
-        // A NaN has the largest bits of its share.
+        // By their bits, NaNs are the largest numbers of a share.
         const double found = std::isnan(top) ? std::numeric_limits<double>::infinity() : top;
         largest[c] = std::max(largest[c], found);
       });
@@ -78,8 +78,8 @@ void exact_contract(const ExactContract& a) {
       [&](std::int64_t first, std::int64_t last, std::int64_t* sums) {
         std::vector<double> panels(static_cast<std::size_t>(room));
         const int before = std::fegetround();
-        // Rounded down, a product has one result whatever it is added to; the nearest integer of
-        // one half depends on the sum.
+        // Rounded down, a product gives the same integer whatever it is added to; rounding one half
+        // to nearest would depend on the sum.
         if (a.digits == 1) std::fesetround(FE_DOWNWARD);
         kernel(a, first, last, panels.data(), sums);
         std::fesetround(before);

@@ -1,8 +1,8 @@
-/// Sums that no order changes, and dense products in one order.
+/// Sums that do not depend on their order, and dense products in a fixed order.
 ///
-/// Numbers of a column are scaled by a power of two, so that no number of any rank passes a limit,
-/// and cut into integers; these are summed without rounding, by any number of threads. The caller
-/// adds the sums of ranks up, which no order changes either.
+/// Numbers of a column are scaled by a power of two, so that no number of any rank exceeds a limit,
+/// and split into integers; these are summed without rounding, by any number of threads. The caller
+/// adds up the sums of ranks, also in any order.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace hpcgnn::kernels {
 
-// Added to a number below 2^51, it leaves the nearest integer in the last bits of the sum.
+// A number below 2^51 plus this has its nearest integer in the last bits of the sum.
 inline constexpr double kRounder = 0x1.8p52;
 
-/// Rows of numbers, row-major; each is multiplied with the factor of its row, which null leaves.
+/// Rows of numbers, row-major; each is multiplied by the factor of its row; null = no factors.
 struct ExactRows {
   const void* data;
   const double* factors;
@@ -28,7 +28,7 @@ struct ExactRows {
 /// A sum of integers is upper 2^25 + lower.
 inline constexpr int kLimbBits = 25;
 
-/// sums[0, c] 2^25 + sums[1, c] is 2^25 times the sum of column c times scale[c]; a number is
+/// sums[0, c] 2^25 + sums[1, c] is 2^25 times the sum of column c times scale[c]; each number is
 /// rounded once, to a multiple of 2^-25.
 struct ExactTotal {
   ExactRows rows;  ///< no factors
@@ -38,9 +38,9 @@ struct ExactTotal {
 
 /// The product of the transpose of one matrix with another.
 ///
-/// With two or three digits of 22 bits, level l has the products of digits that are worth 2^-22l;
-/// of the last level of two digits those of the second with itself are left out. With one digit,
-/// for float32 alone, each product is rounded down to an integer.
+/// With two or three digits of 22 bits, level l has the products of digits with weight 2^-22l; the
+/// product of the second digits is left out if there are only two. With one digit, for float32
+/// only, each product is rounded down to an integer.
 struct ExactContract {
   ExactRows left, right;  ///< of equal length, no factors
   const double* left_scale;
@@ -58,9 +58,9 @@ struct ExactDigits {
   int digits;
 };
 
-/// What sums of digits stand for: out = factor sum over d of 2^(-bits d) digit d times unit.
+/// The values of sums of digits: out = factor sum over d of 2^(-bits d) digit d times unit.
 struct ExactJoin {
-  ExactRows rows;       ///< the result, whose factors come last; `data` is not read
+  ExactRows rows;       ///< the result, multiplied by its factors last; `data` is not read
   const double* sums;   ///< num_rows by digits width
   const double* units;  ///< by column
   void* out;
@@ -77,7 +77,7 @@ struct OrderedProduct {
   bool accumulate;
 };
 
-/// The largest magnitude of each column; infinity where a number is not finite.
+/// The largest magnitude of each column; infinity if a number is not finite.
 void column_largest(const ExactRows& rows, double* largest);
 
 void exact_total(const ExactTotal& arguments);
@@ -88,14 +88,14 @@ void ordered_product(const OrderedProduct& arguments);
 
 /// Rows of a contraction whose products are summed in registers.
 inline constexpr std::int64_t kContractRows = 128;
-/// Columns of the left matrix, or rows, that a tile has.
+/// Columns of the left matrix, or rows, in a tile.
 inline constexpr int kTileRows = 4;
 
 /// Kernels for rows [first, last), by storage type; null where it is not offered.
 struct ExactTable {
   void (*largest[kNumStorages])(const ExactRows&, std::int64_t, std::int64_t, double*);
   void (*total[kNumStorages])(const ExactTotal&, std::int64_t, std::int64_t, std::int64_t* sums);
-  /// `room` is for contract_room numbers.
+  /// `room` has space for contract_room numbers.
   void (*contract[kNumStorages])(const ExactContract&, std::int64_t, std::int64_t, double* room,
                                  std::int64_t* sums);
   void (*digits[kNumStorages])(const ExactDigits&, std::int64_t, std::int64_t);

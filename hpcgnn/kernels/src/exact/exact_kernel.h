@@ -1,5 +1,5 @@
-/// Templates over the SIMD types; included once per instruction set. Loops without registers in
-/// their source are left to the compiler, which has the instruction set of this unit.
+/// Templates over the SIMD types; included once per instruction set. The compiler vectorises loops
+/// without explicit registers, with the instruction set of this unit.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@ HPCGNN_INLINE std::int64_t bits_of(double value) { return std::bit_cast<std::int
 template <class V, class X>
 struct ExactKernels {
   static constexpr int kLanes = V::kLanes;
-  /// Of a tile.
+  /// Registers of columns in a tile.
   static constexpr int kRegs = V::kSumRegisters / kTileRows;
 
   static void largest(const ExactRows& a, std::int64_t first, std::int64_t last, double* top) {
@@ -22,7 +22,7 @@ struct ExactKernels {
       const X* const row = x + i * a.width;
       const double factor = a.factors ? a.factors[i] : 1.0;
       for (std::int64_t c = 0; c < a.width; ++c) {
-        // Magnitudes have the order of their bits, and those of no number are above infinity.
+        // Magnitudes are ordered as their bits, with NaNs above infinity.
         const std::int64_t bits = bits_of(row[c] * factor) & INT64_MAX, before = bits_of(top[c]);
         top[c] = std::bit_cast<double>(bits > before ? bits : before);
       }
@@ -131,14 +131,14 @@ struct ExactKernels {
     return (width + unit - 1) / unit * unit;
   }
 
-  /// Rows that are packed, and how far apart their digits lie.
+  /// The packed rows, and the distance between their digits.
   struct Packing {
     std::int64_t first, rows;
     int digits;
     std::int64_t size;
   };
 
-  /// Write digits in panels of columns, a panel's rows one behind the other, the last filled up.
+  /// Write digits in panels of columns, each panel row by row, the last one filled up.
   template <int kPanel, int kUnit>
   static void pack(const ExactRows& a, const double* scale, const Packing& p, double* out) {
     for (std::int64_t start = 0; start < a.width; start += kPanel) {
@@ -158,7 +158,7 @@ struct ExactKernels {
             before[c] = digit;
           }
         }
-        // What is left of the last digit is rounded, too, but where each product is.
+        // The last digit is rounded, too, unless each product is.
         double* const last = target + (p.digits - 1) * p.size;
         for (std::int64_t c = 0; p.digits > 1 && c < used; ++c)
           last[c] = (last[c] + kRounder) - kRounder;
@@ -173,7 +173,7 @@ struct ExactKernels {
       if (a.right.width - t.out_column <= (kCount - 1) * kLanes)
         return tiles<kCount - 1>(a, t, level, sums);
     Reg total[kTileRows][kCount];
-    // Products that are rounded down are added to 2^52, whose last bit is worth 1.
+    // Products that are rounded down are added to 1.5 2^52, whose last bit is 1.
     const double from = a.digits == 1 ? kRounder : 0.0;
     const auto fill = [&] {
       for (auto& row : total)
@@ -186,7 +186,7 @@ struct ExactKernels {
     }
     add<kCount>(a, t, total, from, sums);
     if (level != 2) return;
-    // A third product would need another bit.
+    // Three products would need another bit, so these are added separately.
     fill();
     multiply<kCount>(t, 1, 1, total);
     add<kCount>(a, t, total, from, sums);

@@ -26,7 +26,7 @@ auto alike(const char* name, std::optional<Array>& array, const AnyMatrix& rows)
   return array ? alike(name, *array, rows) : Data(nullptr);
 }
 
-/// The data of a vector of one accumulator a column; null for none.
+/// The data of a vector with one accumulator for each column; null for none.
 template <class Array>
 auto by_column(const char* name, std::optional<Array>& array, const AnyMatrix& rows) {
   using Data = decltype(array->data());
@@ -37,7 +37,7 @@ auto by_column(const char* name, std::optional<Array>& array, const AnyMatrix& r
   return array->data();
 }
 
-/// The rows that ends of edges have, and which end each edge has.
+/// The numbers of the edges' ends, checked against the rows of the ends.
 template <class Array>
 const std::int32_t* checked_ids(const char* name, const std::optional<Array>& of,
                                 const std::optional<Indices>& ids, const AnyMatrix& rows) {

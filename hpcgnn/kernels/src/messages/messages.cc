@@ -30,7 +30,7 @@ struct Chunks {
   }
 };
 
-/// Sums of columns: rows of zeros for each chunk, which are added up to the results.
+/// Sums of columns: a row of zeros for each chunk to add to; these rows are added to the results.
 class Sums {
  public:
   Sums(std::int64_t num_chunks, std::int64_t width, Storage storage, std::vector<void*> results)
@@ -100,7 +100,7 @@ void combine_rows(const CombineArguments& a) {
 void combine_rows_gradient(const CombineGradient& a) {
   const auto kernel = table_of<MessagesTable>(a.isa).combine_gradient[static_cast<int>(a.storage)];
   const Chunks chunks(a.num_rows, a.width, a.num_threads);
-  // Threads would add to the same rows.
+  // Several threads would add to the same rows.
   const bool scatters = chunks.threads == 1;
   Sums sums(chunks.count, a.width, a.storage, {a.of_bias});
   chunks.run([&](std::int64_t chunk, std::int64_t first, std::int64_t last) {

@@ -1,11 +1,11 @@
-/// What networks on edges do between their dense products, each in one pass over a block of rows,
-/// and the adjoints.
+/// The steps of networks on edges between their dense products, each in one pass over a block of
+/// rows, and their adjoints.
 ///
-/// A block has few enough rows for its arrays to stay in a cache. An edge and layer of a network of
-/// n maps of width w costs 2 n w^2 operations forward, 4 n w^2 backward and, where nothing is kept,
-/// 2 n w^2 to compute it again. These passes read and write about 7 n w numbers in the cache; to
-/// memory go only the edge's state, read twice and written once, and its gradient, read and
-/// written.
+/// A block has few enough rows for its arrays to stay in a cache. For each edge, a layer with a
+/// network of n maps of width w costs 2 n w^2 operations forward, 4 n w^2 backward and, if nothing
+/// is kept, 2 n w^2 to recompute it. These passes read and write about 7 n w numbers in the cache.
+/// Main memory only has the edge's state, read twice and written once, and its gradient, read and
+/// written once.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace hpcgnn::kernels {
 
-/// What is applied to each number, and has its derivative from its own result.
+/// Functions of each number whose derivatives follow from their results.
 enum class Activation : std::uint8_t { kNone, kRelu, kElu };
 
 /// out[i] = activate(rows[i] + targets[target_ids[i]] + sources[source_ids[i]] + bias).
@@ -33,8 +33,8 @@ struct CombineArguments {
   Isa isa;
 };
 
-/// The adjoint: out = gradient times the derivative, given by the result; out[i] is added to
-/// of_targets[target_ids[i]] and to of_sources[source_ids[i]], in ascending i, and to of_bias.
+/// The adjoint: out = gradient times the derivative, which follows from the result; out[i] is added
+/// to of_targets[target_ids[i]] and of_sources[source_ids[i]], in ascending i, and to of_bias.
 struct CombineGradient {
   const void* gradient;  ///< num_rows by width
   const void* result;    ///< null = no activation
@@ -69,10 +69,10 @@ struct NormArguments {
   Isa isa;
 };
 
-/// The adjoint: the gradient of rows in out, and added to of_bias, of_scale and of_shift those of
-/// the others. That of the residual is the gradient itself.
+/// The adjoint: writes the gradient of rows to out, and adds those of bias, scale and shift to
+/// of_bias, of_scale and of_shift. The gradient of the residual is `gradient` itself.
 struct NormGradient {
-  NormArguments norm;    ///< `residual` and `out` are not looked at
+  NormArguments norm;    ///< `residual` and `out` are not read
   const void* gradient;  ///< num_rows by width
   void* out;             ///< of the type of rows, and may be rows or gradient
   void* of_bias;         ///< accumulator type, like the next two; null = none
@@ -81,15 +81,15 @@ struct NormGradient {
 };
 
 void combine_rows(const CombineArguments& arguments);
-/// Sums are of fixed chunks of rows, added up in order: they do not depend on the threads.
+/// Sums are those of fixed chunks of rows, added up in order: they do not depend on the threads.
 void combine_rows_gradient(const CombineGradient& arguments);
 void norm_rows(const NormArguments& arguments);
-/// Sums as those of combine_rows_gradient.
+/// Sums are computed as by combine_rows_gradient.
 void norm_rows_gradient(const NormGradient& arguments);
 
-/// Kernels by storage type, for rows [first, last). `sums` has room for a row for each sum, zeros,
-/// null where none is wanted. `scatters` says whether the gradient of a combination is added to the
-/// rows of its ends there and then.
+/// Kernels by storage type, for rows [first, last). `sums` has a row of zeros for each sum; null
+/// where one is not wanted. `scatters` tells whether the kernel adds the gradient of a combination
+/// to the rows of its ends.
 struct MessagesTable {
   void (*combine[kNumStorages])(const CombineArguments&, std::int64_t first, std::int64_t last);
   void (*combine_gradient[kNumStorages])(const CombineGradient&, std::int64_t first,

@@ -14,7 +14,7 @@ struct MessageKernels {
   using Reg = typename V::Reg;
   static constexpr std::int64_t kAhead = 4;
 
-  /// The registers of a row: `use(c, load, store)` for each column c that one starts at.
+  /// Call `use(c, load, store)` for each register of a row, which starts at column c.
   template <class Use>
   HPCGNN_INLINE static void each(std::int64_t width, const Use& use) {
     std::int64_t c = 0;
@@ -35,7 +35,7 @@ struct MessageKernels {
   }
 
   HPCGNN_INLINE static Reg activate(Activation activation, Reg x) {
-    // In this order a NaN stays one.
+    // In this order of arguments NaN stays NaN.
     if (activation == Activation::kRelu) return V::max(V::zero(), x);
     if (activation == Activation::kElu) {
       const Reg below = V::sub(exponential<V>(V::min(V::zero(), x)), V::broadcast(Scalar(1)));
@@ -98,7 +98,7 @@ struct MessageKernels {
         Reg value = load(gradient + c);
         if (result) value = derive(a.activation, value, load(result + c));
         store(out + c, value);
-        // What is added up is what was stored, whoever adds it up.
+        // Sums are those of the stored, rounded numbers, here and in other kernels.
         if constexpr (sizeof(S) < sizeof(Scalar)) value = load(out + c);
         if (mine) store(mine + c, V::add(load(mine + c), value));
         if (other) store(other + c, V::add(load(other + c), value));
@@ -111,7 +111,7 @@ struct MessageKernels {
     Scalar mean, inverse;
   };
 
-  /// Those of a row with its bias.
+  /// The moments of a row plus bias.
   HPCGNN_INLINE static Moments moments(const NormArguments& a, const S* source) {
     const Scalar* const bias = static_cast<const Scalar*>(a.bias);
     Reg sum = V::zero();
@@ -131,7 +131,7 @@ struct MessageKernels {
       squares = V::fma(away, away, squares);
     }
     Scalar total = V::sum(squares);
-    // One by one: lanes past the end are no numbers of the row.
+    // One by one, as lanes past the end are not part of the row.
     Scalar rest[V::kLanes];
     if (c < a.width) {
       const auto tail = V::mask(static_cast<int>(a.width - c));

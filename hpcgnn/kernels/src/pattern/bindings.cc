@@ -69,7 +69,7 @@ void py_transpose_values_symmetric(const Offsets& indptr, const Indices& indices
                              sizeof(T), out.data());
 }
 
-/// Returns kept entries of each row, their columns and values.
+/// Returns the offsets of the kept entries of each row, their columns and their values.
 template <class T>
 Matrix3<T> py_select_csr(const Offsets& indptr, const Indices& indices,
                          const Values<const T>& values, const Indices& columns,

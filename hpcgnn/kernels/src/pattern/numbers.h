@@ -1,4 +1,4 @@
-/// Sets of numbers below a limit, as bits.
+/// Sets of numbers below a limit, as bit sets.
 #pragma once
 
 #include <bit>
@@ -8,8 +8,8 @@
 
 namespace hpcgnn::kernels {
 
-/// Numbers in [0, limit), with how many of them are smaller than each: a quarter of a byte for each
-/// number below the limit, so that look-ups stay in the caches where a table would not.
+/// Numbers in [0, limit), and the rank of each among them, in a quarter of a byte for each number
+/// below the limit: look-ups stay in the caches where a table would not.
 class NumberSet {
  public:
   explicit NumberSet(std::int64_t limit)
@@ -25,7 +25,7 @@ class NumberSet {
     }
   }
 
-  /// Count the numbers that come before each word; to be called before what follows.
+  /// Count the numbers before each word; must be called before the functions below.
   void close() {
     for (Word& word : _words) {
       word.before = _size;
@@ -35,7 +35,7 @@ class NumberSet {
 
   std::int64_t size() const { return _size; }
 
-  /// Write the numbers, increasing.
+  /// Write the numbers in ascending order.
   template <class T>
   void list(T* out) const {
     for (std::size_t w = 0; w < _words.size(); ++w)
@@ -43,8 +43,8 @@ class NumberSet {
         *out++ = static_cast<T>(64 * w + static_cast<std::size_t>(std::countr_zero(bits)));
   }
 
-  /// How many numbers of the set are smaller than `value`, one of them.
-  /// @throws std::invalid_argument where it is none of them.
+  /// Number of elements of the set that are smaller than `value`, which is one of them.
+  /// @throws std::invalid_argument if it is not.
   std::int64_t position(std::int64_t value) const {
     if (value < 0 || value >= _limit || (word(value).bits & mask(value)) == 0)
       throw std::invalid_argument("a number is not among the names");

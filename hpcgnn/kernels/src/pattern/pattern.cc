@@ -31,7 +31,7 @@ struct RowShare {
   std::int64_t first, last;
 };
 
-/// Writes the entries of some rows behind the cursors of their columns.
+/// Writes the entries of some rows at the cursors of their columns.
 template <class T, bool kValued>
 void scatter_rows(const Pattern& a, RowShare rows, const void* values, std::int64_t* cursor,
                   const Transposed& out) {
@@ -51,7 +51,7 @@ void scatter_rows(const Pattern& a, RowShare rows, const void* values, std::int6
 void transpose_csr(const Pattern& a, const void* values, int element_bytes, const Transposed& out,
                    int num_threads) {
   const std::int64_t nonzeros = a.indptr[a.num_rows];
-  // Each thread owns a cursor per column, which must not outgrow the matrix itself.
+  // Each thread has a cursor for every column; all of them must not outgrow the matrix itself.
   const std::int64_t affordable = std::max<std::int64_t>(1, nonzeros / (a.num_columns + 1));
   const std::int64_t threads =
       nonzeros < kSerialNonzeros ? 1

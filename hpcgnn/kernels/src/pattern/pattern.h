@@ -25,7 +25,7 @@ struct Pattern {
   std::int64_t num_columns;
 };
 
-/// What a transposition writes.
+/// The results of a transposition.
 struct Transposed {
   std::int64_t* indptr;   ///< num_columns + 1
   std::int32_t* indices;  ///< nnz row numbers, ascending inside a column
@@ -39,10 +39,10 @@ void transpose_csr(const Pattern& a, const void* values, int element_bytes, cons
                    int num_threads);
 
 /// Values of the transpose of a matrix whose pattern is symmetric, in one pass (graph-sampling
-/// paper, Algorithm 6): entry (i, j) is the next one of row j of the transpose, as rows i come in
-/// order. O(nnz) time, one cursor a row. Elements of `element_bytes` (4 or 8).
+/// paper, Algorithm 6): since rows i come in order, entry (i, j) is the next one of row j of the
+/// transpose. O(nnz) time, one cursor for each row. Elements of `element_bytes` (4 or 8).
 /// @pre columns ascend inside each row.
-/// @throws std::invalid_argument when a column has more entries than its row: no symmetric pattern.
+/// @throws std::invalid_argument if a column has more entries than its row: not symmetric.
 void transpose_values_symmetric(const Pattern& a, const void* values, int element_bytes, void* out);
 
 /// Which entries to keep. An entry is kept when its row, its column and its own mark allow it.
@@ -58,7 +58,7 @@ struct Selection {
 /// counts[i] = kept entries of row i.
 void count_selected(const Selection& s, std::int64_t* counts);
 
-/// What a selection writes: the kept entries of all rows in order.
+/// The results of a selection: the kept entries of all rows in order.
 struct Selected {
   std::int32_t* indices;
   void* values;  ///< null when there are no values

@@ -17,7 +17,7 @@ const std::string kAnyHalf = "bfloat16";
 RowsArguments rows_arguments(const AnyMatrix& source, const std::int32_t* rows,
                              std::int64_t num_rows, OutMatrix& out, int threads,
                              const std::string& half, const std::string& isa) {
-  // A copy does not look at the bits.
+  // A plain copy works for any bits.
   const bool copied = source.dtype() == out.dtype() && out.dtype() == nb::dtype<std::int32_t>();
   const RowsArguments arguments{
       .source = source.data(),
@@ -78,7 +78,7 @@ auto matching(const char* name, std::optional<Array>& array, const AnyMatrix& li
   return array->data();
 }
 
-/// The data of a vector of one accumulator a column; null for none.
+/// The data of a vector with one accumulator for each column; null for none.
 template <class Array>
 auto by_column(const char* name, std::optional<Array>& array, const AnyMatrix& rows,
                Storage storage) {
@@ -134,7 +134,7 @@ void py_finish_rows_gradient(const AnyMatrix& gradient, std::optional<AnyMatrix>
   finish_rows_gradient(arguments);
 }
 
-/// What both directions have in common; `rows` and `packed` may be columns of wider matrices.
+/// The arguments of both directions; `rows` and `packed` may be columns of wider matrices.
 QuantisedArguments quantised_arguments(const auto& rows, const auto& packed, const Offsets& row_ids,
                                        Word key, int bits, int threads, const std::string& isa) {
   require(bits == 8 || bits == 4 || bits == 2, "bits must be 8, 4 or 2");
@@ -177,7 +177,7 @@ void py_dequantise_rows(const Pitched<const std::uint8_t>& packed, const Offsets
   dequantise_rows(arguments);
 }
 
-/// The data of an array of the dtype of others, in rows of so many numbers; null for none.
+/// The data of an array of the dtype of the logits, in rows of `row_width` numbers; null for none.
 template <class Array>
 auto beside(const char* name, Array& array, const AnyMatrix& logits, std::int64_t row_width) {
   const bool fits = array.dtype() == logits.dtype() && extent(array, 0) == extent(logits, 0) &&

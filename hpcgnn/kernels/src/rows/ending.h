@@ -12,7 +12,7 @@ namespace hpcgnn::kernels {
 /// Dropout zeroes an element with probability p and divides the others by 1 - p. Whether element
 /// (i, c) is dropped depends on (key, row_ids[i], c) alone: the same at any number of ranks and
 /// threads, in every format, and in the backward pass. The random bits are the outputs of
-/// SplitMix64 streams, one a row, 32 bits an element.
+/// SplitMix64 streams, one for each row, with 32 bits for each element.
 struct EndingArguments {
   const void* source;           ///< num_rows by width
   const void* bias;             ///< accumulator type; null = none
@@ -30,7 +30,7 @@ struct EndingArguments {
 
 /// out[i, c] = result[i, c] > 0 ? scale * gradient[i, c] : 0, and the sums of its columns.
 ///
-/// The adjoint of an ending that rectifies: what dropout zeroed is not positive.
+/// The adjoint of an ending that rectifies: elements that dropout zeroed are not positive.
 struct EndingGradient {
   const void* gradient;
   const void* result;  ///< null = out is scale * gradient

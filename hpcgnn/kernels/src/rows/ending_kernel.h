@@ -15,7 +15,7 @@ struct EndingKernels {
   /// The factors 0 or `scale` of the kLanes elements from column `column` of a row on.
   HPCGNN_INLINE static Reg factors(std::uint64_t stream, std::int64_t column,
                                    std::uint64_t threshold, Scalar scale) {
-    // An element has half a word, the even one the lower half, which is how words lie in memory.
+    // An element has half a word, even ones the lower half: the order of a little-endian machine.
     constexpr int kWords = V::kLanes / 2;
     std::uint64_t words[kWords];
     std::uint32_t bits[V::kLanes];
@@ -48,11 +48,11 @@ struct EndingKernels {
         Reg value = whole ? V::load(source + c) : V::load(source + c, tail);
         if (bias != nullptr)
           value = V::add(value, whole ? V::load(bias + c) : V::load(bias + c, tail));
-        // In this order a NaN stays one.
+        // In this order of arguments NaN stays NaN.
         if (a.rectify) value = V::max(V::zero(), value);
         if (a.row_ids != nullptr) {
           const Reg factor = factors(stream, c, threshold, scale);
-          // Not a product alone: infinity times zero is no number.
+          // Not just a product: infinity times zero is NaN.
           value = V::choose_less(V::zero(), factor, V::mul(value, factor), V::zero());
         }
         if (whole)
@@ -92,8 +92,8 @@ struct EndingKernels {
     Scalar* sums;
   };
 
-  /// The gradient in kCount registers a row, whose sums stay in registers: what was just written
-  /// takes long to be read again. The last one may be cut off.
+  /// The gradient in kCount registers of each row, whose sums stay in registers, since reading back
+  /// recent stores is slow. The last register may be partial.
   template <int kCount>
   static void sum_columns(const Columns& p) {
     const S* const source = static_cast<const S*>(p.a.gradient) + p.column;

@@ -9,7 +9,7 @@
 namespace hpcgnn::kernels {
 namespace {
 
-// An exponential takes as long as several elements elsewhere.
+// Smaller than kSerialElements, since an exponential takes as long as several other operations.
 constexpr std::int64_t kSerialLosses = 1 << 13;
 
 /// Runs kernels of a table on chunks of rows.

@@ -1,5 +1,5 @@
-/// The cross entropies of softmaxes, a row each, and of sigmoids, an element each, with their
-/// gradients, which share the exponentials. All arrays are of the type of the logits.
+/// Cross entropies of softmaxes of rows and of sigmoids of elements, with their gradients, which
+/// share the exponentials. All arrays have the type of the logits.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace hpcgnn::kernels {
 
-/// Where scale factors[i] times the gradient of loss i goes, like the logits.
+/// Where to write scale factors[i] times the gradient of loss i, of the shape of the logits.
 struct LossGradient {
   const void* factors;  ///< null = ones
   double scale;
   void* out;  ///< null = not wanted
 };
 
-/// The rows that softmaxes are taken of, and their targets: of row i the class labels[i] has
-/// 1 - smoothing, and all classes together have the rest in equal shares.
+/// The logits of softmaxes and their targets: in row i the class labels[i] has 1 - smoothing, and
+/// all classes have equal shares of the rest.
 struct SoftmaxTargets {
   const void* logits;  ///< num_rows by width, float32 or float64
   const std::int64_t* labels;
@@ -35,7 +35,7 @@ struct SoftmaxLoss {
   LossGradient gradient;
 };
 
-/// Rows that sigmoids are taken of, and what these should be, in [0, 1].
+/// The logits of sigmoids and their targets, in [0, 1].
 struct SigmoidTargets {
   const void* logits;   ///< num_rows by width, float32 or float64
   const void* targets;  ///< like the logits

@@ -1,6 +1,6 @@
 /// Quantised rows, templates over the SIMD types; included once per instruction set.
 ///
-/// Plain loops: over integers, which compilers vectorise without leave to reorder sums of floats.
+/// Plain loops over integers, which compilers vectorise without permission to reorder float sums.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace hpcgnn::kernels {
 template <class V, class S>
 struct QuantisedKernels {
   static constexpr std::uint16_t kNaN = 0x7fc0u;
-  /// Smaller steps would have no reciprocal.
+  /// Smaller steps would have no finite reciprocal.
   static constexpr float kSmallestStep = 0x1p-100f;
 
-  /// The levels of a row: the lowest and the step, and both as they are in its head.
+  /// The levels of a row: the lowest and the step, and both in the form of its head.
   struct Grid {
     float low, step;
     std::uint32_t head;
@@ -31,7 +31,7 @@ struct QuantisedKernels {
             std::uint32_t{low.bits} | std::uint32_t{step.bits} << 16};
   }
 
-  /// A step of 4 significant bits, in 11 bits, and how many eighths of it low is below 0.
+  /// The grid of a step of 4 significant bits, in 11 bits, and low in eighths of a step below 0.
   HPCGNN_INLINE static Grid near_zero(std::uint32_t step, std::uint32_t eighths) {
     const auto value = std::bit_cast<float>(step << 20);
     return {-0.125f * static_cast<float>(eighths) * value, value, step << 5 | eighths};
@@ -48,12 +48,12 @@ struct QuantisedKernels {
     return pair_of(head[0], head[1]);
   }
 
-  /// An integer in the order of the floats, and back again.
+  /// An integer that is ordered as the float with these bits; its own inverse.
   HPCGNN_INLINE static std::int32_t ordered(std::int32_t bits) {
     return bits ^ ((bits >> 31) & 0x7fffffff);
   }
 
-  /// The bfloat16 next to a finite value away from zero, or itself.
+  /// The nearest bfloat16 that is not closer to zero than a finite value.
   HPCGNN_INLINE static BFloat16 away_from_zero(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     return {static_cast<std::uint16_t>((bits + 0xffffu) >> 16)};
@@ -64,7 +64,7 @@ struct QuantisedKernels {
     return {static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16)};
   }
 
-  /// The levels that span `least` to `most`, of `bits`; NaN where these are not finite.
+  /// The levels of `bits` bits that span `least` to `most`; NaN if these are not finite.
   HPCGNN_INLINE static Grid grid_of(float least, float most, int bits) {
     const float last_level = static_cast<float>((1u << bits) - 1);
     const float infinity = std::numeric_limits<float>::infinity();
@@ -74,7 +74,7 @@ struct QuantisedKernels {
       if (!(span < infinity)) return near_zero(kNaN >> 4, 0);
       if (span == 0) return near_zero(0, 0);
       const float wanted = std::max(span / last_level, kSmallestStep);
-      // Towards the next of 4 bits; one more where eighths of a step take too much of the span.
+      // Rounded up to 4 bits; one step more if rounding low to eighths of a step needs the span.
       for (std::uint32_t step = (std::bit_cast<std::uint32_t>(wanted) + 0xfffffu) >> 20;; ++step) {
         const float value = std::bit_cast<float>(step << 20);
         if (!(value < infinity)) return near_zero(kNaN >> 4, 0);
@@ -100,14 +100,14 @@ struct QuantisedKernels {
       least = std::min(least, place);
       most = std::max(most, place);
     }
-    // Beyond the infinities lie the NaNs.
+    // In this order, NaNs are beyond the infinities.
     const std::int32_t infinity = std::bit_cast<std::int32_t>(0x7f800000u);
     if (most >= infinity || least <= ordered(std::bit_cast<std::int32_t>(0xff800000u)))
       return grid_of(0, std::numeric_limits<float>::infinity(), bits);
     return grid_of(std::bit_cast<float>(ordered(least)), std::bit_cast<float>(ordered(most)), bits);
   }
 
-  /// The level of a value from 16 random bits, in fixed point with 16 bits behind the point.
+  /// The level of a value, rounded by 16 random bits, in fixed point with 16 fractional bits.
   HPCGNN_INLINE static std::uint32_t level(S value, float low, float scale, std::uint32_t last,
                                            std::uint32_t random) {
     const auto fixed = static_cast<std::int32_t>((half::widen<float>(value) - low) * scale);
@@ -140,7 +140,7 @@ struct QuantisedKernels {
       return;
     }
     const float low = grid.low, scale = 65536.0f / grid.step;
-    // A word serves an element of the first half of the row and one of the second.
+    // One word is for an element of the first half of the row and one of the second.
     const S* const upper = source + below;
     const auto level_below = [=](std::int64_t c, std::uint32_t random) {
       return level(source[c], low, scale, last_level, random & 0xffffu);
@@ -160,7 +160,7 @@ struct QuantisedKernels {
         levels[above] = static_cast<std::uint8_t>(level_below(above, random_of(stream, above)));
       return;
     }
-    // The last element of the first half may have none beside it.
+    // The last element of the first half may have no counterpart.
     const auto levels_at = [=](std::int64_t c) {
       return c < above ? levels_of(c) : level_below(c, random_of(stream, c));
     };
@@ -223,13 +223,13 @@ struct QuantisedKernels {
                                           std::max<std::int64_t>(above - quarter, 0));
   }
 
-  /// Call `visit(start, width, bits, packed)` for all that has a head of its own in a row.
+  /// Call `visit(start, width, bits, packed)` for all parts of a row that have their own heads.
   template <class Visit>
   HPCGNN_INLINE static void for_parts(const QuantisedArguments& a, Visit&& visit) {
     if (a.bits != 2) return visit(std::int64_t{0}, a.width, a.bits, std::int64_t{0});
     constexpr std::int64_t kPartBytes = quantised_bytes(kPartWidth, 2);
     std::int64_t start = 0, packed = 0;
-    // Of a width that compilers know.
+    // These have a width that is known to the compiler.
     for (; start + kPartWidth <= a.width; start += kPartWidth, packed += kPartBytes)
       visit(start, kPartWidth, 2, packed);
     if (start < a.width) visit(start, a.width - start, 2, packed);

@@ -30,7 +30,7 @@ RowsProblem problem_of(const RowsArguments& a) {
   return {a.source, a.rows, a.out, a.num_rows, a.width};
 }
 
-/// Call `work` with each row, a part of x as long as `copied_bytes`, and where it goes.
+/// Call `work` with the `copied_bytes` of each row of x and with their destination.
 template <class Work>
 void for_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes,
                  std::int64_t copied_bytes, void* out, int num_threads, const Work& work) {

@@ -32,21 +32,21 @@ struct RowsTable {
   static const RowsTable portable, avx2, avx512;  ///< see table_of
 };
 
-/// Copy rows without looking at them: out row i = x row rows[i]; each row is `row_bytes` long.
+/// Copy rows of any type: out row i = x row rows[i]; each row is `row_bytes` long.
 /// @pre every rows[i] is a row of x, and out does not overlap x.
 void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
                  std::int64_t row_bytes, void* out, int num_threads);
 
-/// Copy the first `copied_bytes` of each row of x, `pitch_bytes` apart, one after the other.
+/// Copy the first `copied_bytes` of each row of x, which are `pitch_bytes` apart, without gaps.
 void copy_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes,
                   std::int64_t copied_bytes, void* out, int num_threads);
 
-/// The same for rows of floats, each times a factor of its own.
-/// @pre `storage` is float32 or float64, which the factors are, too.
+/// The same for rows of floats, each times its own factor.
+/// @pre `storage` is float32 or float64, and also the type of the factors.
 void scale_columns(const void* x, const void* factors, Storage storage, std::int64_t num_rows,
                    std::int64_t pitch_bytes, std::int64_t copied_bytes, void* out, int num_threads);
 
-/// Operands of a gather that converts, or of a scatter that adds.
+/// Operands of a converting gather or an adding scatter.
 struct RowsArguments {
   const void* source;
   const std::int32_t* rows;  ///< null = identity (gather only)

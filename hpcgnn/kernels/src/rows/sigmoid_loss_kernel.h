@@ -19,7 +19,7 @@ struct SigmoidLossKernels {
   /// 1 / (1 + u) for u in [0, 1], within a few units in the last place, by Newton's iteration.
   HPCGNN_INLINE static Reg inverse_above(Reg u) {
     const Reg two = V::broadcast(2), minus = V::sub(V::zero(), V::add(V::broadcast(1), u));
-    // The line that is nearest to the inverse between 1 and 2, at most 1/17 of it away.
+    // The best linear approximation of the inverse between 1 and 2, at most 1/17 of it away.
     Reg found = V::fma(minus, V::broadcast(Scalar(8.0 / 17)), V::broadcast(Scalar(24.0 / 17)));
     constexpr int kSteps = sizeof(Scalar) == 4 ? 3 : 4;
     for (int step = 0; step < kSteps; ++step) found = V::mul(found, V::fma(minus, found, two));
@@ -50,7 +50,7 @@ struct SigmoidLossKernels {
    private:
     // No factor is above 2: neither a lane nor the product of all lanes, in float64, overflows.
     static constexpr int kMostTerms = 60;
-    // Below it the series is exact, above it the rounding of 1 + u is far below log(1 + u).
+    // Below this the series is exact; above, the rounding error of 1 + u is far below log(1 + u).
     static constexpr Scalar kSmall = sizeof(Scalar) == 4 ? Scalar(0x1p-4) : Scalar(0x1p-12);
 
     HPCGNN_INLINE void flush() {
@@ -68,7 +68,7 @@ struct SigmoidLossKernels {
     int terms_ = 0;
   };
 
-  /// sigmoid(x) - target, of x whose decay is u.
+  /// sigmoid(x) - target, for x whose decay is u.
   HPCGNN_INLINE static Reg slope(Reg x, Reg u, Reg target) {
     const Reg above = V::choose_less(x, V::zero(), u, V::broadcast(1));
     return V::sub(V::mul(above, inverse_above(u)), target);
@@ -99,7 +99,7 @@ struct SigmoidLossKernels {
         if constexpr (kGradient) V::store(out + c, V::mul(factor, slope(x, u, wanted)));
       }
       if (c < t.width) {
-        // Lanes behind the row add nothing: so small a sigmoid is zero, as is its target.
+        // Lanes behind the row add nothing: their sigmoids underflow to zero, their target.
         alignas(64) Scalar rest[V::kLanes];
         for (int lane = 0; lane < V::kLanes; ++lane)
           rest[lane] = c + lane < t.width ? row[c + lane] : Scalar(-1e30);

@@ -22,8 +22,8 @@ struct SoftmaxLossKernels {
 
   HPCGNN_INLINE static Reg none() { return V::broadcast(-static_cast<Scalar>(INFINITY)); }
 
-  /// The registers of a row, with their first column and whether they are whole; the last one is
-  /// filled up with -inf, which no softmax sees.
+  /// Call `use` with the registers of a row, their first column and whether they are whole; the
+  /// last one is filled up with -inf, which does not change a softmax.
   template <class Use>
   HPCGNN_INLINE static void each(const Scalar* row, std::int64_t width, const Use& use) {
     std::int64_t c = 0;
@@ -61,7 +61,7 @@ struct SoftmaxLossKernels {
       });
       const Scalar total = V::sum(sum);
       const std::int64_t label = t.labels[i];
-      // Not top + log(total) - logit: where the logit is the largest, the loss is far smaller.
+      // Not top + log(total) - logit: if the logit is the largest, the loss is far smaller.
       Scalar target = row[label] - top;
       if (smoothing > 0) {
         Scalar mean = 0;

@@ -1,4 +1,4 @@
-/// 32-byte vectors with AVX2, FMA and F16C; see portable.h for what the names mean.
+/// 32-byte vectors with AVX2, FMA and F16C; portable.h explains the names.
 #pragma once
 
 #include <immintrin.h>
@@ -77,7 +77,7 @@ struct F32 {
   HPCGNN_INLINE static void store(S* p, Reg r) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(r, *p));
   }
-  // Rows of 16-bit results fill half a line per register, too little to gain from streaming.
+  // A register of 16-bit results is half a line, too little to gain from streaming.
   template <class S>
   HPCGNN_INLINE static void stream(S* p, Reg r) {
     store(p, r);
@@ -120,7 +120,7 @@ struct F64 {
   using Order = __m256i;
 
   HPCGNN_INLINE static Order order(const std::int32_t* lanes) {
-    // Lane i in two halves, 2i and 2i + 1.
+    // Lane i as its two halves, 2i and 2i + 1.
     const __m128i low = _mm_slli_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes)), 1);
     const __m256i twice = _mm256_cvtepi32_epi64(low);
     const __m256i next = _mm256_slli_epi64(_mm256_add_epi64(twice, _mm256_set1_epi64x(1)), 32);

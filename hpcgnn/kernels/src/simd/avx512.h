@@ -1,4 +1,4 @@
-/// 64-byte vectors with AVX-512 F, BW, VL and DQ; see portable.h for what the names mean.
+/// 64-byte vectors with AVX-512 F, BW, VL and DQ; portable.h explains the names.
 #pragma once
 
 #include <immintrin.h>
@@ -56,7 +56,7 @@ struct F32 {
   HPCGNN_INLINE static void store(S* p, Reg r) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(r, *p));
   }
-  // Rows of 16-bit results fill half a line per register, too little to gain from streaming.
+  // A register of 16-bit results is half a line, too little to gain from streaming.
   template <class S>
   HPCGNN_INLINE static void stream(S* p, Reg r) {
     store(p, r);

@@ -13,7 +13,7 @@ Isa detect() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
     return Isa::kAvx512;
-  // Every processor with AVX2 and FMA also has F16C, which not all compilers can ask for.
+  // Every processor with AVX2 and FMA also has F16C, which not all compilers can check.
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
 #endif
   return Isa::kPortable;

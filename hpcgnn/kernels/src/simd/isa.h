@@ -1,4 +1,4 @@
-/// Which instruction sets this machine runs, and the kernels of each.
+/// The instruction sets that this machine runs, and the kernels of each.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace hpcgnn::kernels {
 
-/// The widest instruction set that both this build and this machine support (cpuid, asked once).
+/// The widest instruction set that both this build and this machine support (cpuid, called once).
 Isa best_isa();
 
 /// Names of the usable instruction sets, narrowest first: "portable", "avx2", "avx512".
@@ -18,8 +18,8 @@ std::vector<std::string> available_isas();
 /// @throws std::invalid_argument when the name is unknown or this machine lacks it.
 Isa parse_isa(const std::string& name);
 
-/// The kernels of a family for an instruction set. `Table` holds their addresses, and as static
-/// members one table for each instruction set, each from a translation unit of its own (table.cc).
+/// The kernels of a family for an instruction set. `Table` holds their addresses and, as static
+/// members, one table for each instruction set, each from its own translation unit (table.cc).
 template <class Table>
 const Table& table_of(Isa isa) {
 #ifdef HPCGNN_X86

@@ -3,11 +3,11 @@
 /// Every SIMD type offers the same names: `Scalar` (the accumulator type), `kLanes`,
 /// `kSumRegisters` (sums that a product keeps beside its operands), `Reg`, `Mask`, and static
 /// functions; kernels are templates over it. A masked load reads only the first lanes and sets the
-/// others to zero; a masked store leaves the others alone. `stream` stores past the cache where the
+/// others to zero; a masked store does not write the others. `stream` bypasses the cache where the
 /// machine can and needs the alignment of a register; `fence` orders such stores. `max(a, b)` and
 /// `min(a, b)` give b where either is NaN; `choose_less(a, b, x, y)` is x where a < b, else y;
-/// `add_exponent(r, n)` adds the last bits of n to the exponent of r; `arrange(r, order(lanes))`
-/// has in lane k lane lanes[k] of r.
+/// `add_exponent(r, n)` adds the last bits of n to the exponent of r; lane k of
+/// `arrange(r, order(lanes))` is lane lanes[k] of r.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ struct Vector {
   HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return a * b; }
   HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) {
 #ifdef __aarch64__
-    // Fused here and nowhere else: see portable_options in CMakeLists.txt.
+    // Fused only here: see portable_options in CMakeLists.txt.
     if constexpr (sizeof(T) == 4)
       return vfmaq_f32(c, a, b);
     else

@@ -1,4 +1,4 @@
-/// The types that kernels are made for, with the registers that they compute in.
+/// The storage types of kernels, with the vector types that compute them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The table of one family of kernels for one instruction set; compiled once for each of both.
+// The table of one family of kernels for one instruction set; compiled once for each such pair.
 // HPCGNN_FAMILY is the header of the family's kernels, HPCGNN_SIMD is avx2, avx512 or portable.
 #include HPCGNN_FAMILY
 

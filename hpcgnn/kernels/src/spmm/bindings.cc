@@ -98,7 +98,7 @@ void py_spmm_transpose(const Offsets& indptr, const Indices& indices, const Opti
   require(rows || extent(x, 0) == num_rows, "x must have one row for each row of indptr");
   nb::gil_scoped_release unlocked;
   check_indptr(indptr.data(), num_rows, nonzeros);
-  // An index out of range would be written to: worth a pass over the indices.
+  // An index out of range would cause a stray write, so the indices are worth a check.
   check_range("indices", indices.data(), nonzeros, arguments.num_out_rows);
   spmm_transpose(arguments);
 }

@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kDefaultBytes = 1 << 20;
 // Measured: with fewer reads of each row of x, further passes over the pattern and the partly
-// written rows of the result cost more than the cache gives back.
+// written rows of the result cost more than the cache saves.
 constexpr std::int64_t kReadsToRepay = 14;
 constexpr std::int64_t kFewestLines = 2;
 

@@ -22,24 +22,24 @@ constexpr std::int64_t kChunkCost = 32768;
 constexpr std::int64_t kChunksPerThread = 8;
 // Writing a row of the result costs about as much as reading this many non-zeros.
 constexpr std::int64_t kRowCost = 3;
-// Results this many times larger than the cache are gone before anyone reads them: measured with a
-// reader after the product, streaming them pays from here on.
+// Results this many times larger than the cache are evicted before they are read: measured with a
+// reader after the product, streaming stores pay from here on.
 constexpr std::int64_t kStreamCaches = 4;
-// With as many reads of each row of x, a copy of x with the factors of its rows takes less time
-// than to read these beside it.
+// From this many reads of each row of x, copying x times the factors of its rows takes less time
+// than reading the factors beside it.
 constexpr std::int64_t kReadsToScale = 16;
-// Non-zeros whose indices share a line.
+// Non-zeros whose indices share a cache line.
 constexpr std::int64_t kLineIndices = 16;
-// Ends of rows, which no branch predictor foresees, cost more where they are shorter.
+// In shorter rows, row ends, which branch predictors miss, cost more.
 constexpr std::int64_t kLongRow = 24;
 
-/// A row with more non-zeros than this is cut into segments of this length. Long enough to hide the
-/// partial sum it costs, short enough to balance many threads; fixed, so that the order of
-/// summation does not depend on their number.
+/// A row with more non-zeros than this is cut into segments of this length: long enough to hide the
+/// cost of a partial sum, short enough to balance many threads, and fixed, so that the order of
+/// summation does not depend on the number of threads.
 constexpr std::int64_t kSegment = 8192;
 
-/// The long rows of a product as two products: segments times x gives partial sums, which are added
-/// up per row.
+/// The long rows of a product as two products: segments times x give partial sums, and the second
+/// adds these up by row.
 class LongRows {
  public:
   /// Collect the long ones among the rows [first_row, last_row).
@@ -53,7 +53,7 @@ class LongRows {
   /// The product that computes the partial sums, `partial` having rows of problem.width elements.
   SpmmProblem segments(const SpmmProblem& problem, void* partial) const;
 
-  /// The product that adds them up into the rows of problem.out.
+  /// The product that adds the partial sums up into the rows of problem.out.
   SpmmProblem sums(const SpmmProblem& problem, const void* partial) const;
 
  private:
@@ -69,7 +69,7 @@ class LongRows {
 void LongRows::collect(const SpmmArguments& a, std::int64_t first_row, std::int64_t last_row) {
   for (std::int64_t i = first_row; i < last_row; ++i) {
     const std::int64_t length = a.indptr[i + 1] - a.indptr[i];
-    // Offsets end at the number of non-zeros: one beyond it is followed by a decrease.
+    // The last offset is the number of non-zeros, so a larger one is followed by a decrease.
     if (length < 0 || a.indptr[i + 1] > a.num_nonzeros)
       throw std::invalid_argument("indptr must not decrease");
     if (length > kSegment) add(a.rows ? a.rows[i] : i, a.indptr[i], a.indptr[i + 1]);
@@ -126,18 +126,19 @@ bool streams(const SpmmArguments& a) {
   return aligned && !a.accumulate && a.num_rows * pitch > kStreamCaches * private_cache_bytes();
 }
 
-/// Once a line; where most rows are shorter, once a row, which spares them a branch.
+/// Non-zeros between prefetches of the pattern: a line; if most rows are shorter, all of a row,
+/// which spares them a branch.
 std::int64_t pattern_step(const SpmmArguments& a) {
   return a.num_nonzeros < kLineIndices * a.num_rows ? a.num_nonzeros : kLineIndices;
 }
 
-/// Whether two rows at a time pay: their x, which nothing asks for ahead, is in the cache.
+/// Whether two rows at a time are faster: if x, which is then not prefetched, is in the cache.
 bool has_long_rows(const SpmmArguments& a) {
   const std::int64_t x_bytes = a.num_x_rows * a.width * storage_bytes(a.x_storage);
   return a.num_nonzeros >= kLongRow * a.num_rows && x_bytes <= private_cache_bytes();
 }
 
-/// One product cut into tasks, for any number of column tiles of the same pattern.
+/// A product cut into tasks, for any number of column tiles of the same pattern.
 class Schedule {
  public:
   explicit Schedule(const SpmmArguments& a)
@@ -167,7 +168,7 @@ class Schedule {
   }
 
  private:
-  /// Run a kernel on rows of the pattern, as it lies in memory or decoded.
+  /// Run a kernel on rows of the pattern, as it is in memory or decoded.
   bool run_rows(SpmmKernel kernel, const SpmmProblem& problem, std::int64_t first_row,
                 std::int64_t last_row) const {
     if (a_.coded == nullptr) return kernel(problem, first_row, last_row);
@@ -206,7 +207,7 @@ class Schedule {
   bool collected_ = false;
 };
 
-/// Whether the factors of its columns are multiplied into a copy of x.
+/// Whether column factors are multiplied into a copy of x.
 bool scales(const SpmmArguments& a) {
   return a.column_factors != nullptr && a.x_storage == accumulator_of(a.x_storage) &&
          a.num_nonzeros >= kReadsToScale * a.num_x_rows;

@@ -10,15 +10,15 @@ namespace hpcgnn::kernels {
 
 /// out[rows[i]] (+)= sum over the non-zeros e of row i of values[e] * x[indices[e]].
 ///
-/// Entries that are products of a factor of their row and one of their column are not stored: they
-/// are `row_factors[rows[i]] * column_factors[indices[e]]`.
+/// Entries that are products of a row factor and a column factor are not stored: they are
+/// `row_factors[rows[i]] * column_factors[indices[e]]`.
 struct SpmmArguments {
   const std::int64_t* indptr;   ///< num_rows + 1 offsets, non-decreasing
   const std::int32_t* indices;  ///< num_nonzeros rows of x, each in [0, num_x_rows)
-  const CodedColumns* coded;    ///< the same in their place, with equal results; null = indices
+  const CodedColumns* coded;    ///< used in place of `indices`, with equal results; null = none
   const void* values;           ///< accumulator type of x; null = all ones
-  const void* row_factors;      ///< the same, of each row of out; null = ones
-  const void* column_factors;   ///< the same, of each row of x, in place of values; null = ones
+  const void* row_factors;      ///< the same type, of each row of out; null = ones
+  const void* column_factors;   ///< the same type, of each row of x, without values; null = ones
   const void* x;                ///< num_x_rows by width, row-major, no padding
   void* out;                    ///< row-major, no padding, not overlapping x
   const std::int32_t* rows;     ///< row of out for each row, without repeats; null = identity

@@ -1,9 +1,9 @@
 /// The SpMM kernel, a template over the SIMD types; included once per instruction set.
 ///
-/// A block of columns stays in registers while the non-zeros of a row go by: where the registers
-/// hold the whole row, x is read in the pattern that hardware likes best, and the pattern once.
-/// Each output element is summed over its non-zeros in order, whatever the block, the tile or the
-/// thread, so results depend only on the instruction set.
+/// A block of columns stays in registers during the walk over the non-zeros of a row. If the
+/// registers hold the whole row, whole rows of x are read, which suits the hardware best, and the
+/// pattern is read once. Each output element is summed over its non-zeros in order, for any block,
+/// tile or thread, so results depend only on the instruction set.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 
 namespace hpcgnn::kernels {
 
-// Measured: a core keeps about this many line fills on their way before prefetches are dropped.
+// Measured: a core keeps about this many line fills in flight before it drops prefetches.
 inline constexpr std::int64_t kPrefetchLines = 96;
-// Among the rows of x the hardware loses track of the pattern and its values: their lines are asked
-// for this many non-zeros ahead.
+// Between reads of x the hardware loses track of the pattern and its values: their lines are
+// prefetched this many non-zeros ahead.
 inline constexpr std::int64_t kPatternDistance = 512;
 
-/// Ask for the line of an element that may lie behind the end of its array.
+/// Prefetch the line of an element that may lie behind the end of its array.
 template <class T>
 HPCGNN_INLINE void prefetch_far(const T* array, std::int64_t element) {
   const auto address = reinterpret_cast<std::uintptr_t>(array);
@@ -27,14 +27,14 @@ HPCGNN_INLINE void prefetch_far(const T* array, std::int64_t element) {
       reinterpret_cast<const void*>(address + static_cast<std::uintptr_t>(element) * sizeof(T)));
 }
 
-/// Whether a row lies in the pattern and is not too long; one branch, since all rows are asked.
+/// Whether a row lies in the pattern and is not too long; one branch, since every row is checked.
 HPCGNN_INLINE bool row_is_sound(const SpmmProblem& p, std::int64_t begin, std::int64_t end) {
   const auto first = static_cast<std::uint64_t>(begin), last = static_cast<std::uint64_t>(end);
   return (first <= last) & (last <= static_cast<std::uint64_t>(p.num_indices)) &
          (last - first <= p.longest_row);
 }
 
-/// A row whose sum is on its way: its non-zeros from `next` on are still to add.
+/// A row with an unfinished sum: its non-zeros from `next` on are still to be added.
 template <class V, int kRegs>
 struct RowSum {
   typename V::Reg reg[kRegs];
@@ -47,7 +47,7 @@ class SpmmBlock {
  public:
   using Row = RowSum<V, kRegs>;
 
-  // A copy that no store can alias stays in registers.
+  // This copy stays in registers, because no store can alias it.
   SpmmBlock(const SpmmProblem& problem, std::int64_t column, int tail_lanes)
       : p(problem),
         x(static_cast<const X*>(p.x) + column),
@@ -56,7 +56,7 @@ class SpmmBlock {
         row_factors(static_cast<const Scalar*>(p.row_factors)),
         tail(V::mask(tail_lanes)) {}
 
-  /// Compute rows one after the other; returns whether any was left alone.
+  /// Compute rows one after the other; returns whether any was skipped.
   HPCGNN_INLINE bool one_by_one(std::int64_t first_row, std::int64_t last_row) const {
     bool skipped = false;
     Row row;
@@ -67,7 +67,7 @@ class SpmmBlock {
     return skipped;
   }
 
-  /// The same, a row of each half at a time: the sums of one row wait for each other.
+  /// The same with one row of each half at a time, since additions to one sum must wait in turn.
   HPCGNN_INLINE bool two_by_two(std::int64_t first_row, std::int64_t last_row) const {
     const std::int64_t middle = std::lower_bound(p.begin + first_row, p.begin + last_row,
                                                  (p.begin[first_row] + p.end[last_row - 1]) / 2) -
@@ -106,7 +106,7 @@ class SpmmBlock {
   static constexpr std::int64_t kLines = (kBytes + 63) / 64;
   static constexpr std::int64_t kDistance = (kPrefetchLines + kLines - 1) / kLines;
 
-  /// Begin the first row from `i` on that is not to be left alone; returns it, or the last.
+  /// Begin the first row from `i` on that is not skipped; returns it, or `last_row`.
   HPCGNN_INLINE std::int64_t begin(Row& row, std::int64_t i, std::int64_t last_row,
                                    bool& skipped) const {
     for (; i < last_row; ++i) {
@@ -120,8 +120,8 @@ class SpmmBlock {
     return i;
   }
 
-  /// Finish a row that has begun, and compute those behind it. Of copies: what is called, and not
-  /// inlined, leaves the caller's in registers.
+  /// Finish a row that has begun, and compute those behind it. Takes copies, so that the caller's
+  /// originals stay in registers, since this call is not inlined.
   [[gnu::noinline]] static bool rest(SpmmBlock block, Row row, std::int64_t i,
                                      std::int64_t last_row) {
     if (i >= last_row) return false;
@@ -130,9 +130,9 @@ class SpmmBlock {
     return block.one_by_one(i + 1, last_row);
   }
 
-  /// Add the non-zeros that are left, and ask for the rows of x that follow.
+  /// Add the remaining non-zeros, and prefetch the rows of x that follow.
   HPCGNN_INLINE void walk(Row& row) const {
-    // Rows near the end of the pattern have nothing to look ahead to but themselves.
+    // Rows near the end of the pattern can only look ahead to themselves.
     const std::int32_t* const ahead =
         p.indices + (row.end + kDistance <= p.num_indices ? kDistance : 0);
     for (std::int64_t e = row.next; e < row.end;) {
@@ -203,10 +203,10 @@ class SpmmBlock {
 /// Cuts the columns into register blocks and runs each over the rows.
 template <class V, class X, class Out, int kMaxRegs>
 struct SpmmColumns {
-  /// The next smaller size of a block: few sizes beyond eight are worth compiling.
+  /// The next smaller size of a block; few sizes above eight are worth compiling.
   static constexpr int below(int regs) { return regs > 12 ? 12 : regs > 8 ? 8 : regs - 1; }
 
-  /// Runs the largest block that `wanted` registers fill; returns its registers.
+  /// Runs the largest block that `wanted` registers fill; returns its number of registers.
   template <int kRegs = kMaxRegs>
   static int block(std::int64_t wanted, const SpmmProblem& p, std::int64_t first_row,
                    std::int64_t last_row, std::int64_t column, bool& skipped) {
@@ -216,7 +216,7 @@ struct SpmmColumns {
     const std::int64_t left = p.width - column;
     const auto compute = [&]<bool kTail, bool kWeighted>(int tail) {
       const SpmmBlock<V, X, Out, kRegs, kTail, kWeighted> rows(p, column, tail);
-      // More registers are enough sums that do not wait for each other.
+      // With more registers there are enough independent sums.
       if constexpr (kRegs == 1)
         if (p.long_rows) return rows.two_by_two(first_row, last_row);
       return rows.one_by_one(first_row, last_row);

@@ -17,7 +17,7 @@ void spmm_transpose(const SpmmTransposeArguments& a) {
   const std::int64_t row_bytes = a.width * storage_bytes(accumulator_of(a.x_storage));
   if (!a.accumulate) std::memset(a.out, 0, static_cast<std::size_t>(a.num_out_rows * row_bytes));
   if (row_bytes == 0) return;
-  // Columns are dealt out in whole lines: two threads must not write to one line.
+  // Threads get columns in whole cache lines, so that no two write to the same line.
   const std::int64_t lines = (row_bytes + kLineBytes - 1) / kLineBytes;
   const std::int64_t line_columns = kLineBytes / storage_bytes(accumulator_of(a.x_storage));
   const std::int64_t wanted =

@@ -30,7 +30,7 @@ struct SpmmTransposeArguments {
 /// results do not depend on `num_threads`.
 void spmm_transpose(const SpmmTransposeArguments& arguments);
 
-/// What the kernel of an instruction set works on: columns of SpmmTransposeArguments.
+/// The operands of the kernel of an instruction set: columns of SpmmTransposeArguments.
 struct SpmmTransposeProblem {
   const SpmmTransposeArguments* arguments;
   std::int64_t first_column;

@@ -16,7 +16,7 @@ void spmm_transpose_block(const SpmmTransposeArguments& arguments, std::int64_t 
   constexpr std::int64_t kLines = (std::int64_t{kRegs} * V::kLanes * sizeof(Scalar) + 63) / 64;
   constexpr std::int64_t kDistance = (64 + kLines - 1) / kLines;
   const auto tail = V::mask(tail_lanes);
-  // A copy that no store can alias stays in registers.
+  // This copy stays in registers, because no store can alias it.
   const SpmmTransposeArguments a = arguments;
   const X* const x = static_cast<const X*>(a.x) + column;
   Scalar* const out = static_cast<Scalar*>(a.out) + column;
