@@ -17,7 +17,7 @@ from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
 
 
 def to_store(data, path, parts=4):
-    """Write a `torch_geometric.data.Data` with masks as a store in `parts` parts; for one process."""
+    """Write a `torch_geometric.data.Data` with masks as a store; for one process."""
     masks = [data.train_mask, data.val_mask, data.test_mask]
     split = np.select([mask.numpy() for mask in masks], list(Split)[1:], Split.NONE)
     plain = Path(path).with_suffix(".plain.h5")
