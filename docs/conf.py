@@ -60,7 +60,7 @@ _CARDS = """
 :::{grid-item-card} Tour
 :link: docs/tour
 :link-type: doc
-Every command once, in five minutes.
+The main commands, in five minutes.
 :::
 :::{grid-item-card} Your tables
 :link: docs/tables

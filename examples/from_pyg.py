@@ -1,6 +1,6 @@
-"""From PyG to hpcgnn and back: a graph becomes a store, its nodes' probabilities a tensor.
+"""Convert a PyG graph to a store, train on it, and get probabilities as a tensor.
 
-python examples/from_pyg.py    (a small graph of PyG's; give `to_store` and `train` your own)
+python examples/from_pyg.py    (on a small PyG graph; call `to_store` and `train` with your own)
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
 
 
 def to_store(data, path, parts=4):
-    """Write a `torch_geometric.data.Data` with masks as a store of so many parts; one process."""
+    """Write a `torch_geometric.data.Data` with masks as a store; for one process."""
     masks = [data.train_mask, data.val_mask, data.test_mask]
     split = np.select([mask.numpy() for mask in masks], list(Split)[1:], Split.NONE)
     plain = Path(path).with_suffix(".plain.h5")
@@ -38,7 +38,7 @@ def to_store(data, path, parts=4):
 
 
 def train(store, comm=None, epochs=20, **sections):
-    """Return probabilities (nodes, classes) in PyG's order on rank 0, elsewhere None."""
+    """Return probabilities (nodes, classes) in PyG's order on rank 0, None on other ranks."""
     with hpcgnn.open_graph(comm, store, **sections) as graph:
         model = graph.make_model(seed=1)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -1,4 +1,4 @@
-"""Which edges are missing: R-GCN and DistMult in a loop of one's own.
+"""Link prediction by R-GCN and DistMult in your own training loop.
 
 mpiexec -n 4 python -m mpi4py examples/link_prediction.py STORE.h5
 """
@@ -11,7 +11,7 @@ import hpcgnn
 
 
 def main(store, comm=None, epochs=30, **sections):
-    """Train on a fifth of the edges, which leave the graph; return losses and metrics."""
+    """Train on a fifth of the edges, hidden from the graph; return losses and metrics."""
     sections = {
         "train": {"task": "links"},
         "model": {"name": "rgcn", "hidden": 32},

@@ -1,4 +1,4 @@
-"""An exchange of one's own: which rows are fetched, and which partial sums are pushed.
+"""Your own exchange: choose which rows to fetch, and which partial sums to push.
 
 mpiexec -n 4 hpcgnn train CONFIG.toml exchange.method=own_exchange:HUBS
 """
@@ -13,10 +13,10 @@ MANY = 4
 
 
 def push_hubs(remote, starts):
-    """Push a row's sum over a peer's nodes where they are many, else fetch their rows.
+    """Push a row's sum over a peer's nodes if these are many, else fetch their rows.
 
-    `remote` is the CSR of a rank's entries with columns of other ranks, those of peer p from
-    ``starts[p]`` to ``starts[p + 1]``. The mask (nnz,) tells the entries that are pushed.
+    `remote` is the CSR of a rank's entries with columns of other ranks; those of peer p are columns
+    ``starts[p]`` to ``starts[p + 1]``. Return a mask (nnz,) of the entries to push.
     """
     peers = np.searchsorted(starts, remote.indices, side="right") - 1
     pairs = remote.entry_rows().astype(np.int64) * len(starts) + peers

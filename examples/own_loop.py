@@ -1,4 +1,4 @@
-"""A training loop of one's own: mpiexec -n 4 python -m mpi4py examples/own_loop.py STORE.h5."""
+"""Your own training loop: mpiexec -n 4 python -m mpi4py examples/own_loop.py STORE.h5."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A MeshGraphNet of one's own, on a store with features of edges.
+"""Your own MeshGraphNet, on a store with edge features.
 
 mpiexec -n 4 hpcgnn train CONFIG.toml model.name=own_meshgraphnet:MeshNet
 """
@@ -42,9 +42,9 @@ class Block(nn.Module):
 
 
 class MeshNet(EdgeStateModel):
-    """`num_layers` blocks between maps of the features of nodes and edges, and one to the end."""
+    """`num_layers` blocks, with linear maps of node and edge features before and of rows after."""
 
-    # It has equal bits, by `Linear` and `layer_norm`, and no counterpart elsewhere.
+    # `Linear` and `layer_norm` have reproducible bits; other libraries lack this model.
     lacks = NOT_WRITTEN
 
     def make_layer(self, _place):

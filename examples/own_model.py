@@ -1,4 +1,4 @@
-"""A model of one's own; the command finds its module in the directory where it is started.
+"""Your own model; start the command in the directory of this file.
 
 mpiexec -n 4 hpcgnn train CONFIG.toml model.name=own_model:Damped model.options.share=0.2
 """
@@ -25,11 +25,11 @@ class DampedLayer(nn.Module):
 
 
 class Damped(LayeredModel):
-    """Layers whose neighbours have a fixed share of the result."""
+    """A model in which neighbours have a fixed share of each layer's result."""
 
     aggregations = (Aggregation.MEAN_IN,)
     own_options = {"share": 0.5}
 
     def make_layer(self, _place, in_width, out_width):
-        """Return a layer with the share of the configuration."""
+        """Return a layer with the share from the configuration."""
         return DampedLayer(in_width, out_width, self.shape.own["share"])

@@ -1,4 +1,4 @@
-"""A script of torch_geometric, distributed: attention on the nodes of a graph.
+"""A distributed script of torch_geometric: attention on the nodes of a graph.
 
 mpiexec -n 2 python -m mpi4py pyg_script.py mine.4.h5
 """
@@ -14,7 +14,7 @@ import hpcgnn
 
 
 class Net(nn.Module):
-    """Two layers, as a script for one process has them."""
+    """Two layers, as in a script for one process."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()

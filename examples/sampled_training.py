@@ -1,4 +1,4 @@
-"""Training on sampled subgraphs in a loop of one's own, judged on the whole graph.
+"""Your own loop over sampled subgraphs, with evaluation on the whole graph.
 
 mpiexec -n 4 python -m mpi4py examples/sampled_training.py STORE.h5
 """

@@ -80,6 +80,7 @@ for name in {names!r}:
         if name in COMMANDS:
             assert re.search(rf"^examples:\n  .*hpcgnn {name} ", shown, re.MULTILINE)
         assert max(map(len, shown.splitlines())) <= 80
+        assert "(default: )" not in shown
 
 
 def test_a_source_tree_without_its_native_parts_is_one_line(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Attention on a graph like one of citations: a script of torch_geometric for one process.
+"""Attention on a random community graph: a script of torch_geometric for one process.
 
-docs/pyg.md has the patch that lets it run over ranks.
+docs/pyg.md has the patch that distributes it over ranks.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Relational convolutions on typed edges: a script of torch_geometric for one process.
 
-docs/pyg.md has the patch that lets it run over ranks.
+docs/pyg.md has the patch that distributes it over ranks.
 """
 
 import torch

@@ -216,7 +216,7 @@ def _argument(options: dict[str, Any]) -> dict[str, Any]:
     for key, between in (("metavar", ","), ("help", ", ")):
         if key in options:
             options[key] = _filled(options[key], between)
-    if (default := options.get("default")) not in (None, [], ()):
+    if (default := options.get("default")) not in (None, "", [], ()):
         form = "g" if isinstance(default, float) else ""
         default_text = ",".join(default) if isinstance(default, tuple) else f"{default:{form}}"
         options["help"] = f"{options.get('help', '')} (default: {default_text})".strip()

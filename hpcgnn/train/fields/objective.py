@@ -162,7 +162,9 @@ class FieldObjective(OnGraph):
         with_fields = of_fields(graph, series, scales)
         with agree(context.grid.world):
             _require_fit(context.config, with_fields.facts, expected)
-        return cls(with_fields, context.config, series, scales)
+        # Rollouts have no loss, and a run of somebody else must not import the module of one.
+        config = replace(context.config, fields=replace(context.config.fields, loss=""))
+        return cls(with_fields, config, series, scales)
 
     @override
     def tensors(self) -> Mapping[str, Tensor]:

@@ -1,6 +1,7 @@
 """Rollouts equal feeding a model by hand, for any number of ranks, and their files can be read."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -283,6 +284,23 @@ def test_a_step_function_goes_the_same_way(comm: MPI.Intracomm, comm_tmp_path: P
                 stepper.stored(step)
         with pytest.raises(CollectiveInputError, match="field 'u' has shape"):
             stepper.step([{}])
+
+
+def test_rollouts_do_not_import_the_module_of_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = tmp_path / "rollout_loss.py"
+    module.write_text("from hpcgnn.train.fields.losses import squared_error\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    store = write_series(MPI.COMM_SELF, tmp_path, planted())
+    words = (*WORDS, "fields.loss=rollout_loss:squared_error")
+    run = train(MPI.COMM_SELF, field_config(store, tmp_path / "run", *words))
+    module.write_text("raise AssertionError('imported')\n")
+    monkeypatch.delitem(sys.modules, "rollout_loss")
+    predict_with(MPI.COMM_SELF, run, monkeypatch, capsys)(tmp_path / "out.h5", "--rollout", 1)
+    with hpcgnn.Stepper(MPI.COMM_SELF, run.path) as stepper:
+        assert stepper.stored(3)
+    assert "rollout_loss" not in sys.modules
 
 
 def test_the_first_step_of_a_series_is_shown(
