@@ -25,6 +25,9 @@ _Result = TypeVar("_Result")
 _LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 _LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "SLURM_PROCID")
 
+LAUNCHER_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_")
+"""Of variables by which a launcher makes processes ranks of its world."""
+
 _OPEN_MPI = {
     # hpcgnn has windows only in the memory of one host, and UCX prints a warning on every rank that
     # has no network of its kind.

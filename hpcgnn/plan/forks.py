@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.spmd import LAUNCHER_PREFIXES
 from hpcgnn.typing import Mask
 
 FORK = multiprocessing.get_context("forkserver")
@@ -71,6 +72,9 @@ def _fork(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:  # n
             if descriptor > 2 and descriptor not in passfds:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
+        # A launcher waits for the one process that it started, and MPI in a fork for the launcher.
+        for name in [name for name in os.environ if name.startswith(LAUNCHER_PREFIXES)]:
+            del os.environ[name]
         exec(args[-1], {})
     finally:
         os._exit(0)

@@ -21,6 +21,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.plan import estimates, forks, rehearsal
 from hpcgnn.plan.share import Share
 from hpcgnn.storage import Split
+from tests.conftest import MpiRun
 from tests.support.training import make_graph, write_store
 
 COMMAND = find_command("plan")
@@ -329,3 +330,10 @@ def test_needs_no_mpi_library(store: Path) -> None:
         )
     assert counted[0] == counted[1]
     assert counted[0][-1][1] > 0
+
+
+def test_a_launcher_that_starts_one_process_is_not_waited_for(store: Path, mpi_run: MpiRun) -> None:
+    words = ("plan", f"graph.store={store}", "model.hidden=8", "--schedule=resident")
+    done = mpi_run(1, "-m", "hpcgnn", *words, "--ranks=4", "--exchange=aware", timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "next: mpiexec -n 4" in done.stderr + done.stdout
