@@ -4,12 +4,12 @@ Every rank runs the same tests in the same order and only rank 0 reports. After 
 a test, and again after its teardown, the ranks agree on the outcome over a communicator of their
 own, so that a failure anywhere fails the test everywhere. Nothing waits for ever:
 
-* a rank that fails while the others sit in a collective prints its traceback after ``mpi_grace``
+* a rank that fails while the others wait in a collective prints its traceback after ``mpi_grace``
   seconds and aborts the job;
-* a test that passes its time-out (pytest-timeout's, by setting or marker) ends the job with the
+* a test that exceeds its time-out (pytest-timeout's, by setting or marker) ends the job with the
   stacks of every rank.
 
-A test also fails when its ranks made collective calls in different orders, even if none of them had
+A test also fails if its ranks made collective calls in different orders, even if none of them had
 to wait (tests/support/call_order.py).
 
 A serial run covers the tests with ``comm`` at one rank (unless the test is marked

@@ -3,12 +3,12 @@
     python -m tests.equal_bits before.json [--tree CHECKOUT] [--only PATTERN]
     python -m tests.equal_bits after.json --compare before.json [--within 1e-4]
 
-Stores that `generate`, `convert` and `partition` write, runs of `train` and files of `predict`, and
-what `plan` prints, for all objectives, sources of them, models, exchanges and number formats, on 1
-to 4 ranks. The commands run as a user starts them, one after the other in one process a rank, so a
-tree is compared by its commands alone. Threads are one; times and traces do not count. Beside the
-digest of floating-point numbers stand their norm and a projection on random signs, so that trees
-whose sums have another order on purpose can be compared within a tolerance.
+Compares stores that `generate`, `convert` and `partition` write, runs of `train`, files of
+`predict` and the output of `plan`, for all objectives, sources, models, exchanges and number
+formats, on 1 to 4 ranks. The commands run as a user starts them, one after the other in one process
+per rank, so only the commands of two trees are compared. There is one thread; times and traces do
+not count. Digests of floating-point numbers come with their norm and a projection on random signs,
+so that trees with sums in another order can be compared within a tolerance.
 """
 
 import argparse

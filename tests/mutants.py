@@ -2,12 +2,12 @@
 
     python -m tests.mutants --number 200 --seed 7 [--contexts .coverage] [hpcgnn/nn ...]
 
-A comparison, a sign or a small integer of `hpcgnn/` outside of GPU code is changed in a copy of the
-tree. The tests of the mirrored folder run on one rank, and for what nobody noticed there on 4; with
-a coverage file whose contexts are tests (docs/contributing.md), first some that pass the changed
-line. A test that fails, or that runs out of time, has caught the change; it must pass without.
-Prints a line for each, and at the end those that survived: a test is missing, or the two programs
-are equal.
+A comparison, a sign or a small integer of `hpcgnn/`, outside of GPU code, is changed in a copy of
+the tree. The tests of the corresponding folder run on one rank, and if none fails, on 4. With a
+coverage file whose contexts are tests (docs/contributing.md), some tests that pass the changed line
+come first. A test that fails or runs out of time has caught the change; it must pass without it.
+Prints a line for each change, and at the end the survivors: a test is missing, or the two programs
+are equivalent.
 """
 
 import argparse

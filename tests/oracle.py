@@ -3,13 +3,13 @@
     mpiexec -n 4 python -m tests.oracle --number 100 --seed 7 [--ranks 1,2,3,4]
     mpiexec -n 4 python -m tests.oracle --replay 7:31
 
-Each case is a model with options, an objective, a source, a graph with ugly parts, ranks and a way
-of the exchange, drawn of a seed and an index. Where docs/matrix.md refuses it, the run must refuse
-it in one line. Elsewhere it trains for three epochs of plain gradient descent: losses, weights
-(whose differences are the gradients), metrics and predictions must be those of dense float64
-matrices on one process (tests/support/oracle_reference.py), as near as the precision allows, and
-rows that are planned those sent.
-Prints a case that fails as the command of a user.
+Each case is a model with options, an objective, a source, a graph with unusual parts, ranks and an
+exchange, drawn from a seed and an index. If docs/matrix.md refuses it, the run must refuse it in
+one line. Otherwise it trains for three epochs of plain gradient descent: losses, weights (whose
+differences are the gradients), metrics and predictions must equal those of dense float64 matrices
+on one process (tests/support/oracle_reference.py), to the precision of the run, and the planned
+rows must be those that were sent.
+Prints a failing case as a user's command.
 """
 
 import argparse
@@ -65,8 +65,8 @@ HALF_BFLOAT16 = 2.0**-8
 """The largest relative error of rounding to bfloat16."""
 WITHIN, WITHIN_FLOAT32, WITHIN_ROUNDED = 1e-10, 2e-4, 0.1
 FLOAT32, KINK = 1e-6, 1e-12
-"""Relative errors: of float64, of float32, of rows in few bits, of files of predictions, and what
-rounding moves without a kink."""
+"""Relative errors: of float64, of float32, of rows in few bits, of prediction files, and changes
+by rounding that do not come from a kink."""
 ROUNDINGS = 16
 """Of a weight after a few steps."""
 
@@ -174,10 +174,10 @@ def _compare(run: Run, config: Config, case: Case, within: float) -> Iterator[st
 def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
     """Tell whether the reference is sensitive to the last bits of entries, features and weights.
 
-    They are those of the dtype, or of bfloat16 where rows are rounded to few bits. A column of
-    equal rows, normalised, is 0 or some rounding, of which a rectifier has gradient 0 or 1; so is a
-    row of a few numbers, most of them dropped, that a layer normalises; the rank of one among equal
-    scores is up to rounding too. Nobody is wrong there.
+    The bits are those of the dtype, or of bfloat16 if rows are rounded to few bits. A normalised
+    column of equal rows is 0 or a rounding error, at which a rectifier has gradient 0 or 1; so is a
+    normalised row of few numbers, most of them dropped; and rounding decides the rank of one among
+    equal scores. In these cases neither result is wrong.
     """
     draw = np.random.default_rng(1)
     rounds = within == WITHIN_ROUNDED

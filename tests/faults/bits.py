@@ -4,10 +4,10 @@
     python -m tests.faults.bits FOLDER --table
 
 Every model, mode and objective, on 8 parts of one graph with hubs and isolated nodes. Start it with
-one rank first, whose runs all others are compared with, byte by byte: metrics but times and
-traffic, the tensors of the last checkpoint, and predictions. A case takes some ways of exchange and
-schedule, other ones at each number of ranks. Two ranks are a host. FOLDER keeps what was
-compared, and started again, the script goes on where it ended.
+one rank first: all other runs are compared with its runs, byte by byte: metrics without times and
+traffic, the tensors of the last checkpoint, and predictions. A case uses some ways of exchange and
+schedule, other ones at each number of ranks. Two ranks form a host. FOLDER keeps the comparisons,
+and when started again, the script continues after them.
 """
 
 import argparse

@@ -2,9 +2,8 @@
 
     python -m tests.faults.kills FOLDER [--ranks 2] [--kills 3] [--only PART]
 
-A chain of kills for each objective and source, with rows of sixteen and of eight bits on the wire
-among them. The losses and weights at the end of a chain must equal those of a run that nothing
-interrupted.
+There is a chain of kills for each objective and source, including rows of sixteen and eight bits on
+the wire. The losses and weights at the end of a chain must equal those of an uninterrupted run.
 """
 
 import argparse

@@ -4,8 +4,8 @@ A time above the limit and ten seconds more is marked LATE.
 
     python -m tests.faults.matrix STORE.h5 FOLDER [--ranks 4] [--stall 10] [--faults ...] > table.md
 
-Runs that a fault ended in an epoch or a checkpoint are started again; their losses and weights must
-equal those of a run that nothing interrupted.
+Runs that a fault ended in an epoch or a checkpoint are restarted; their losses and weights must
+equal those of an uninterrupted run.
 """
 
 import argparse

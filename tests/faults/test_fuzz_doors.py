@@ -1,6 +1,6 @@
 """Random damage to files that users write by hand: tables, graph.toml, splits, own modules.
 
-Every case is refused in one line or read as a reader of its own understands it.
+Every case is refused in one line, or read like a separate reader reads it.
 """
 
 import csv

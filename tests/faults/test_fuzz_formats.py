@@ -1,8 +1,8 @@
 """Random damage to other formats: .mat, meta.yaml, GraphStorm, graph.toml, Parquet, splits.
 
-Every case is refused in one line, or stored; what is stored is compared with another reader's graph
-where there is one. `python -m tests.faults.test_fuzz_formats DOOR FIRST LAST FOLDER` counts cases,
-each in a process of its own with bounds of memory and time.
+Every case is refused in one line, or stored and compared with another reader's graph if there is
+one. `python -m tests.faults.test_fuzz_formats DOOR FIRST LAST FOLDER` counts cases, each in a
+separate process with limits of memory and time.
 """
 
 import collections

@@ -1,7 +1,7 @@
 """Random damage to files of runs and stopped commands: models, JSON of runs, shapes, parts.
 
-Every case is refused in one line, or works; a model that is read predicts finite numbers, and a
-conversion that goes on writes the store of one that was never stopped.
+Every case is refused in one line, or works: a model that can be read predicts finite numbers, and a
+resumed conversion writes the store of an uninterrupted one.
 `python -m tests.faults.test_fuzz_runs DOOR FIRST LAST FOLDER` counts cases.
 """
 

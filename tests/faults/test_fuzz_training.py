@@ -2,8 +2,8 @@
 
     mpiexec -n N python -m tests.faults.test_fuzz_training FIRST LAST FOLDER
 
-What trains is predicted, exported and inspected too. The command prints the settings of each case
-that ends in any other way; of many ranks it ends there.
+Trained cases are also predicted, exported and inspected. The command prints the settings of each
+case that ends in any other way; on several ranks it stops there.
 """
 
 import contextlib

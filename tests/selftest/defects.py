@@ -2,10 +2,10 @@
 
     python -m tests.selftest.defects FOLDER [--ranks 4] [--mpiexec WORDS] [--other WORDS] [NAME...]
 
-Prints a line for each: status, seconds, seconds of processors, and the line that names it; status 1
-where one was not found. The link is a real one between emulated hosts and the disk a file system of
-8 MB (both need root), too many threads are started, and `--other` is the launcher of an MPI that is
-not this Python's. Kernel, messages, library, locks and clock are changed inside the ranks.
+Prints a line for each: status, seconds, CPU seconds, and the line that names it; returns 1 if one
+was not found. The link is a real one between emulated hosts and the disk a file system of 8 MB
+(both need root), too many threads are started, and `--other` is the launcher of an MPI other than
+this Python's. Kernel, messages, library, locks and clock are changed inside the ranks.
 """
 
 import argparse

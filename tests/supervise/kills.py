@@ -2,9 +2,9 @@
 
     python -m tests.supervise.kills FOLDER [--number 10] [--seed 7] [--where memory]
 
-Four emulated hosts, a rank each; their memory is lost with them. A run with ``train.reproducible``
-must end with status 0 and the bits of one that nothing interrupted, on the three hosts that are
-left. Needs root, and the wheel of Open MPI or MPICH beside this Python.
+There are four emulated hosts with one rank each, whose memory is lost with them. A run with
+``train.reproducible`` must end with status 0 and the bits of an uninterrupted one, on the three
+remaining hosts. Needs root, and the wheel of Open MPI or MPICH beside this Python.
 """
 
 import argparse

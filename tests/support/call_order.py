@@ -1,15 +1,15 @@
 """The mark `collective` of `hpcgnn.spmd`, made to record: calls come in one order on all ranks.
 
-Installed before anything of hpcgnn is imported, it notes the calls of the main thread. A call
-concerns the communicator or process grid that it is handed, or that its object holds; one that has
-neither is noted with the first call inside it that has, and not at all when there is none: what a
-layer does with a subgraph of one rank is no other rank's business. Two rules say which calls are
-compared:
+Installed before anything of hpcgnn is imported, it records the calls of the main thread. A call
+concerns the communicator or process grid among its arguments, or that of its object. A call without
+either is recorded with the first call inside it that has one, and not at all if there is none: the
+work of a layer on a subgraph of one rank does not concern other ranks. Two rules determine which
+calls are compared:
 
-* Only those that concern as many ranks as the test has: hosts, layers and grids of one rank take
-  turns of their own.
-* Those of a grid with replicas between the ranks of one layer: replicas have shares of the work,
-  and one may need an exchange that another does not.
+* Only those that concern as many ranks as the test has: hosts, layers and grids of one rank have
+  their own order.
+* Those of a grid with replicas only among the ranks of one layer: replicas share the work, and one
+  may need an exchange that another does not.
 """
 
 import threading

@@ -33,8 +33,8 @@ def covering(
 ) -> set[str]:
     """Return names of cases that have every value, and every pair that no case `elsewhere` has.
 
-    At `strength` 1 they have every value, and few the same pair. Greedy: the next one is the first
-    of those with the most that is still missing.
+    At `strength` 1 they have every value, and few repeated pairs. Greedy: the next case is the
+    first of those with the most missing values or pairs.
     """
     values = {name: {*case.items()} for name, case in cases.items()}
     pairs = {name: {*combinations(case.items(), 2)} for name, case in cases.items()}
@@ -79,8 +79,8 @@ def on_ranks(function: str, cases: Mapping[str, Case], marks: Collection[str] = 
 def on_one_rank(cases: Mapping[str, Case], elsewhere: Sequence[Case]) -> set[str]:
     """Return the cases that a quick run has on one rank, given those that it has on ranks.
 
-    Several parametrisations: each value, and each pair that the ranks lack. A single one: what the
-    ranks lack, or every second case where they lack none.
+    Several parametrisations: each value, and each pair that is not tested on ranks. A single one:
+    the cases that are not tested on ranks, or every second case if all are.
     """
     if len(next(iter(cases.values()))) > 1:
         return covering(cases, elsewhere=elsewhere)

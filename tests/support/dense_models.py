@@ -21,8 +21,8 @@ __all__ = ["Dense", "DenseEdges", "logits", "mean_of"]
 AMPLIFIED = Counter[nn.Module]()
 """For norms over nodes: sums over rows of the magnitudes in the gradients before them.
 
-They cancel: the gradient of a shift before such a norm is 0 in theory, but for their rounding.
-Where rows hardly differ they are up to 1 / sqrt(EPSILON) of the gradients behind the norm.
+They cancel: in theory, the gradient of a shift before such a norm is 0, except for rounding. If
+rows hardly differ, they are up to 1 / sqrt(EPSILON) times the gradients after the norm.
 """
 
 
@@ -157,7 +157,7 @@ def norm_rows(
 ) -> Tensor:
     """Return rows normalised with the statistics of some; graph norm uses the `graphs` (n,).
 
-    A backward pass adds to `AMPLIFIED` what the gradient is multiplied to, by magnitude.
+    A backward pass adds to `AMPLIFIED` the magnitudes to which the gradient is scaled.
     """
     if graphs is not None and isinstance(norm, GraphNorm):
         out = torch.zeros_like(x)

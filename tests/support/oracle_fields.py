@@ -162,8 +162,8 @@ class _Scale:
 class FieldReference(Reference):
     """The fields of all nodes and edges, sample by sample.
 
-    The rows of a frame are nodes, then edges; its columns are what is predicted of nodes and of
-    edges, then other inputs of both. Nodes miss what is of edges, and edges what is of nodes.
+    The rows of a frame are nodes, then edges; its columns are predictions for nodes and for edges,
+    then other inputs of both. Values of edges are missing at nodes, and those of nodes at edges.
     """
 
     def __init__(self, graph: OracleGraph, config: Config) -> None:

@@ -21,8 +21,8 @@ from tests.support import training
 
 NARROW, QUIET = "train.precision=bfloat16", ("train.evaluate_every=4", "run.save_predictions=false")
 TOLERANCE = 0.02
-"""Of a loss: a row keeps 8 bits of each number, so that it is 2^-8 off at most; layers, gradients
-and the steps of 4 epochs make several times as much of it."""
+"""Relative error of a loss: a row keeps 8 bits of each number, an error of at most 2^-8, which
+layers, gradients and the steps of 4 epochs magnify several times."""
 MODELS = [
     ("sage", "num_layers=3"),
     ("sage", "norm=graph", "jumping=max"),
