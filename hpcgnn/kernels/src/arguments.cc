@@ -30,7 +30,7 @@ void refuse_array(nb::handle value, const char* name, const ArrayKind& kind) {
         (subject + " must be C-contiguous; pass numpy.ascontiguousarray(" + name + ")").c_str());
   if (kind.written && !nb::cast<bool>(flags.attr("writeable")))
     throw nb::type_error((subject + " is written to but is read-only").c_str());
-  throw nb::type_error((subject + " is no array that kernels can take").c_str());
+  throw nb::type_error((subject + " is not an array that kernels accept").c_str());
 }
 
 void refuse_dtype(nb::handle array, const char* name, const char* dtypes) {
@@ -43,7 +43,7 @@ void refuse_dtype(nb::handle array, const char* name, const char* dtypes) {
 
 void refuse_value(nb::handle value, const char* name) {
   const std::string shown = text(nb::repr(value));
-  throw nb::type_error((std::string(name) + " = " + shown + " is not of its kind").c_str());
+  throw nb::type_error((std::string(name) + " = " + shown + " has the wrong type").c_str());
 }
 
 Word take_word(nb::handle value, const char* name) {
