@@ -24,6 +24,7 @@ import pytest
 
 from hpcgnn.config.file import describe_keys
 from hpcgnn.convert.formats.registry import FORMATS
+from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
 from hpcgnn.nn.models.registry import MODELS
 from hpcgnn.storage import GraphStore
 from tests.support.processes import run_group
@@ -292,5 +293,9 @@ def test_blocks_for_other_libraries(library: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_blocks_for_a_card() -> None:
+    try:
+        require_gpu()
+    except GpuUnavailableError as error:
+        pytest.skip(str(error))
     for block in blocks_of("docs/gpu.md"):
         run(block)
