@@ -44,7 +44,7 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from benchmarks.epoch_memory import LARGE, M_MMAP_THRESHOLD, status
 from benchmarks.harness import interleave, surroundings
@@ -58,6 +58,7 @@ from benchmarks.peer_models import (
 )
 from benchmarks.spmm_peers import import_dgl
 from benchmarks.table_graphs import RELATIONS, TableGraph, make_graph, names, open_graph
+from hpcgnn import kernels
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, report
 
@@ -270,11 +271,35 @@ class Products(TorchDispatchMode):
     """Records the dense products that run under it, to repeat them on other numbers."""
 
     KINDS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_, torch.ops.aten.bmm)
+    OURS = ("dense_product", "dense_contraction")
 
     def __init__(self) -> None:
         super().__init__()
         self._operands: dict[Any, Tensor] = {}
         self._calls: list[Callable[[], Any]] = []
+        self._kernels = {name: getattr(kernels, name) for name in self.OURS}
+
+    @override
+    def __enter__(self) -> Self:
+        for name, kernel in self._kernels.items():
+            setattr(kernels, name, partial(self._run, kernel))
+        super().__enter__()
+        return self
+
+    @override
+    def __exit__(self, *fault: Any) -> None:
+        super().__exit__(*fault)
+        for name, kernel in self._kernels.items():
+            setattr(kernels, name, kernel)
+
+    def _run(self, kernel: Callable[..., None], *arrays: Any, **options: Any) -> None:
+        # The result, the last one, is not one of the operands.
+        like = [
+            self._like(torch.from_numpy(array), number == len(arrays) - 1).numpy()
+            for number, array in enumerate(arrays)
+        ]
+        self._calls.append(partial(kernel, *like, **options))
+        kernel(*arrays, **options)
 
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -285,10 +310,10 @@ class Products(TorchDispatchMode):
             self._calls.append(partial(func, *like, **named))
         return func(*args, **kwargs)
 
-    def _like(self, value: Any) -> Any:
+    def _like(self, value: Any, is_result: bool = False) -> Any:
         if not isinstance(value, Tensor):
             return value
-        key = value.shape, value.stride(), value.dtype
+        key = value.shape, value.stride(), value.dtype, is_result
         if key not in self._operands:
             # Elements of expanded operands share memory.
             last = sum((n - 1) * stride for n, stride in zip(*key[:2], strict=True))

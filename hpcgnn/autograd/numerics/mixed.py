@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn import kernels
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.blas import bfloat16_is_fast
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -24,6 +25,8 @@ _CHUNK_ROWS = 1 << 14
 """Rows of a chunk: few enough to stay in cache, enough for an efficient dense product."""
 _CACHED_ROWS = 1 << 12
 """Rows of a chunk that is read without being widened."""
+_NARROW = 128
+"""Columns of results up to which the kernels of this package are faster than BLAS libraries."""
 _WIDENED = 1 << 19
 """Numbers of a chunk and its product together if both are widened to float32: 2 MiB."""
 
@@ -91,6 +94,9 @@ def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
     """Write ``rows matrix`` to `out`, and return it; all may have the same leading dimensions."""
     if isinstance(rows, SparseFeatures):
         return rows.write_product(matrix, out)
+    if _is_narrow(rows, out):
+        kernels.dense_product(*_arrays(rows, matrix, out))
+        return out
     if not _widens(rows):
         return torch.matmul(rows, matrix, out=out)
     wide = matrix.float()
@@ -103,6 +109,9 @@ def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
     """Add ``rows matrix`` to `total`."""
     if isinstance(rows, SparseFeatures):
         rows.write_product(matrix, total, accumulate=True)
+        return
+    if _is_narrow(rows, total):
+        kernels.dense_product(*_arrays(rows, matrix, total), accumulate=True)
         return
     if not _widens(rows):
         total.addmm_(rows, matrix)
@@ -120,6 +129,12 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     """
     if isinstance(rows, SparseFeatures):
         return rows.contract(gradient)
+    turned = gradient.shape[1] < rows.shape[1]
+    wide, narrow = (rows, gradient) if turned else (gradient, rows)
+    if _is_narrow(wide, narrow):
+        total = gradient.new_zeros((wide.shape[1], narrow.shape[1]))
+        kernels.dense_contraction(*_arrays(wide, narrow, total))
+        return total.t().contiguous() if turned else total
     if rows.dtype != torch.bfloat16:
         if gradient.shape[1] > rows.shape[1]:
             # With the narrower matrix on the left, libraries are up to a third faster.
@@ -133,6 +148,24 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     for chunk in row_chunks(rows):
         total += gradient[chunk].t() @ rows[chunk]
     return total
+
+
+def _is_narrow(rows: Tensor, few: Tensor) -> bool:
+    """Return whether kernels of this package multiply rows, where `few` have few columns."""
+    return (
+        # Functions of torch compute the rows of other classes.
+        type(rows) is type(few) is Tensor
+        and rows.dtype == few.dtype == torch.float32
+        and rows.is_cpu
+        and rows.ndim == 2
+        and few.shape[1] <= _NARROW
+        and rows.is_contiguous()
+        and few.is_contiguous()
+    )
+
+
+def _arrays(*tensors: Tensor) -> list[Any]:
+    return [memory_of(tensor).array(tensor) for tensor in tensors]
 
 
 def _widens(rows: Tensor) -> bool:

@@ -134,6 +134,7 @@ void bind_attention(nb::module_& m);
 void bind_chain(nb::module_& m);
 void bind_coded(nb::module_& m);
 void bind_cover(nb::module_& m);
+void bind_dense(nb::module_& m);
 void bind_exact(nb::module_& m);
 void bind_messages(nb::module_& m);
 void bind_pattern(nb::module_& m);

@@ -13,6 +13,7 @@ NB_MODULE(_kernels, m) {
   hpcgnn::kernels::bind_messages(m);
   hpcgnn::kernels::bind_chain(m);
   hpcgnn::kernels::bind_cover(m);
+  hpcgnn::kernels::bind_dense(m);
   hpcgnn::kernels::bind_exact(m);
   hpcgnn::kernels::bind_attention(m);
 }

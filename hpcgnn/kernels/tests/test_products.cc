@@ -1,7 +1,7 @@
-// Dense products of a chain's blocks and of its gradients, against plain loops.
+// Dense products of rows with small matrices, and their gradients, against plain loops.
 #include <cmath>
 
-#include "chain/products.h"
+#include "dense/products.h"
 #include "testing.h"
 
 namespace hpcgnn::kernels::testing {
@@ -46,6 +46,27 @@ void test_products(Storage storage, const Shape& s, int threads, Isa isa) {
     }
 }
 
+/// Pieces of rows, which threads share, are summed to the same bits.
+template <class T>
+void test_tall(Storage storage, const Shape& s, Isa isa) {
+  const auto left = random_dense<T>(s.rows * s.inner, 3),
+             right = random_dense<T>(s.rows * s.columns, 5);
+  const auto start = random_dense<T>(s.inner * s.columns, 7);
+  std::vector<T> alone = start, together = start;
+  contract_tall({left.data(), right.data(), alone.data(), s.rows, s.inner, s.columns, s.columns},
+                storage, 1, isa);
+  contract_tall({left.data(), right.data(), together.data(), s.rows, s.inner, s.columns, s.columns},
+                storage, 3, isa);
+  check(alone == together, "bits of a contraction on threads");
+  for (std::int64_t k = 0; k < s.inner; ++k)
+    for (std::int64_t c = 0; c < s.columns; ++c) {
+      double sum = start[at(k, c, s.columns)];
+      for (std::int64_t i = 0; i < s.rows; ++i)
+        sum += double(left[at(i, k, s.inner)]) * double(right[at(i, c, s.columns)]);
+      check_sum(alone[at(k, c, s.columns)], sum);
+    }
+}
+
 void test_all(Isa isa) {
   for (const Shape& shape : {Shape{1, 1, 1},
                              {17, 5, 33},
@@ -60,6 +81,10 @@ void test_all(Isa isa) {
     }
   const Shape large{600, 40, 50};
   test_products<float>(Storage::kFloat32, large, 3, isa);
+  for (const Shape& shape : {Shape{20'000, 5, 3}, {17'001, 20, 40}, {9'000, 3, 16}, {7, 3, 2}}) {
+    test_tall<float>(Storage::kFloat32, shape, isa);
+    test_tall<double>(Storage::kFloat64, shape, isa);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "chain/products.h"
+#include "dense/products.h"
 #include "messages/messages.h"
 
 namespace hpcgnn::kernels {

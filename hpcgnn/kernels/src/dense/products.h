@@ -1,4 +1,4 @@
-/// Dense products of a block of rows with the small matrices of a chain of maps.
+/// Dense products of rows with small matrices: those of a chain of maps, and of narrow layers.
 ///
 /// A tile of sums stays in registers during one pass over a panel of the matrix, which fits the
 /// level-1 cache: 2 operations for each row and element of the panel, and one load of the element
@@ -71,5 +71,9 @@ Buffer pack(const MatrixView& matrix, Storage storage, Isa isa);
 
 void multiply(const MultiplyArguments& arguments, Storage storage, int num_threads, Isa isa);
 void contract(const ContractArguments& arguments, Storage storage, int num_threads, Isa isa);
+
+/// As `contract`, where threads share the rows; pieces of rows are summed in order, so that the
+/// bits depend on the sizes only. @pre The total is contiguous.
+void contract_tall(const ContractArguments& arguments, Storage storage, int num_threads, Isa isa);
 
 }  // namespace hpcgnn::kernels

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "chain/products.h"
+#include "dense/products.h"
 
 namespace hpcgnn::kernels {
 
@@ -22,65 +22,81 @@ struct ProductKernels {
   static constexpr std::int64_t kInner = 512;
   /// Rows of both operands of a contraction in one pass, so that they stay in the level-2 cache.
   static constexpr std::int64_t kChunk = 256;
+  /// Numbers of a cache line.
+  static constexpr std::int64_t kLine = 64 / sizeof(Scalar);
 
   /// The existing columns of a panel: whole registers, or their first lanes.
   struct Columns {
     int count;
-    HPCGNN_INLINE Reg load(const Scalar* p, int half) const {
-      const int left = count - half * kLanes;
-      if (left >= kLanes) return V::load(p + half * kLanes);
-      return left > 0 ? V::load(p + half * kLanes, V::mask(left)) : V::zero();
+    HPCGNN_INLINE Reg load(const Scalar* p, int part) const {
+      const int left = count - part * kLanes;
+      if (left >= kLanes) return V::load(p + part * kLanes);
+      return left > 0 ? V::load(p + part * kLanes, V::mask(left)) : V::zero();
     }
-    HPCGNN_INLINE void store(Scalar* p, int half, Reg r) const {
-      const int left = count - half * kLanes;
+    HPCGNN_INLINE void store(Scalar* p, int part, Reg r) const {
+      const int left = count - part * kLanes;
       if (left >= kLanes)
-        V::store(p + half * kLanes, r);
+        V::store(p + part * kLanes, r);
       else if (left > 0)
-        V::store(p + half * kLanes, r, V::mask(left));
+        V::store(p + part * kLanes, r, V::mask(left));
     }
   };
 
-  /// The sums of R rows: `factor(k, r)` is an element of row r, `panel + k * pitch` the row of the
-  /// panel that it multiplies. Lanes beyond the panel's columns are read only if `kFilled`.
-  template <int R, bool kFilled, class Factor>
+  /// The sums of R rows in N registers each: `factor(k, r)` is an element of row r, `panel + k *
+  /// pitch` the row of the panel that it multiplies. Lanes beyond the panel's columns are read only
+  /// if `kFilled`. `inner` cache lines at `ahead`, unless it is null, are prefetched meanwhile.
+  template <int R, int N, bool kFilled, class Factor>
   HPCGNN_INLINE static void tile(std::int64_t inner, const Scalar* panel, std::int64_t pitch,
                                  Columns there, const Scalar* from, Scalar* out,
-                                 std::int64_t out_pitch, const Factor& factor) {
-    Reg low[R], high[R];
+                                 std::int64_t out_pitch, const Factor& factor,
+                                 const Scalar* ahead) {
+    Reg sums[R][N];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      low[r] = from ? there.load(from + r * out_pitch, 0) : V::zero();
-      high[r] = from ? there.load(from + r * out_pitch, 1) : V::zero();
+#pragma GCC unroll 2
+      for (int n = 0; n < N; ++n)
+        sums[r][n] = from ? there.load(from + r * out_pitch, n) : V::zero();
     }
     const auto pass = [&](const auto& load) {
       for (std::int64_t k = 0; k < inner; ++k) {
-        const Reg first = load(panel + k * pitch, 0), second = load(panel + k * pitch, 1);
+        if (ahead) __builtin_prefetch(ahead + k * kLine);
+        Reg row[N];
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n) row[n] = load(panel + k * pitch, n);
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
           const Reg value = V::broadcast(factor(k, r));
-          low[r] = V::fma(value, first, low[r]);
-          high[r] = V::fma(value, second, high[r]);
+#pragma GCC unroll 2
+          for (int n = 0; n < N; ++n) sums[r][n] = V::fma(value, row[n], sums[r][n]);
         }
       }
     };
-    if (kFilled || there.count >= kPanel)
-      pass([](const Scalar* p, int half) { return V::load(p + half * kLanes); });
+    if (kFilled || there.count >= N * kLanes)
+      pass([](const Scalar* p, int part) { return V::load(p + part * kLanes); });
     else
-      pass([there](const Scalar* p, int half) { return there.load(p, half); });
+      pass([there](const Scalar* p, int part) { return there.load(p, part); });
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      there.store(out + r * out_pitch, 0, low[r]);
-      there.store(out + r * out_pitch, 1, high[r]);
+#pragma GCC unroll 2
+      for (int n = 0; n < N; ++n) there.store(out + r * out_pitch, n, sums[r][n]);
     }
   }
 
-  /// Call `run.template operator()<R>(i)` for tiles of R rows that cover [first, last).
+  /// Call `run.template operator()<R, N>(i)` for tiles of R rows that cover [first, last), with as
+  /// many registers as a panel of these columns needs.
   template <class Run>
-  HPCGNN_INLINE static void cover(std::int64_t first, std::int64_t last, const Run& run) {
-    std::int64_t i = first;
-    for (; i + kRows <= last; i += kRows) run.template operator()<kRows>(i);
-    for (; i + kFew <= last; i += kFew) run.template operator()<kFew>(i);
-    for (; i < last; ++i) run.template operator()<1>(i);
+  HPCGNN_INLINE static void cover(std::int64_t first, std::int64_t last, Columns there,
+                                  const Run& run) {
+    const auto with = [&]<int N>() {
+      std::int64_t i = first;
+      for (; i + kRows <= last; i += kRows) run.template operator()<kRows, N>(i);
+      for (; i + kFew <= last; i += kFew) run.template operator()<kFew, N>(i);
+      for (; i < last; ++i) run.template operator()<1, N>(i);
+    };
+    if (there.count > kLanes)
+      with.template operator()<2>();
+    else
+      with.template operator()<1>();
   }
 
   [[gnu::flatten]] static void multiply(const MultiplyArguments& a, std::int64_t first,
@@ -88,6 +104,9 @@ struct ProductKernels {
     const Scalar* const rows = static_cast<const Scalar*>(a.rows);
     const Scalar* const panels = static_cast<const Scalar*>(a.panels);
     Scalar* const out = static_cast<Scalar*>(a.out);
+    const std::int64_t pitch = a.inner;
+    // Long rows are more streams than processors prefetch.
+    const bool fetches = pitch >= 4 * kLine && pitch <= kInner;
     // If there is nothing to add up, one pass writes `from`.
     for (std::int64_t k = 0; k == 0 || k < a.inner; k += kInner) {
       const Scalar* const from = k ? out : static_cast<const Scalar*>(a.from);
@@ -95,11 +114,13 @@ struct ProductKernels {
       for (std::int64_t c = 0; c < a.columns; c += kPanel) {
         const Columns there{static_cast<int>(std::min<std::int64_t>(kPanel, a.columns - c))};
         const Scalar* const panel = panels + c * a.inner + k * kPanel;
-        cover(first, last, [&]<int R>(std::int64_t i) {
+        cover(first, last, there, [&]<int R, int N>(std::int64_t i) {
           const Scalar* const read = rows + i * a.inner + k;
           const std::int64_t place = i * a.columns + c;
-          tile<R, true>(inner, panel, kPanel, there, from ? from + place : nullptr, out + place,
-                        a.columns, [&](std::int64_t j, int r) { return read[r * a.inner + j]; });
+          tile<R, N, true>(
+              inner, panel, kPanel, there, from ? from + place : nullptr, out + place, a.columns,
+              [&](std::int64_t j, int r) { return read[r * pitch + j]; },
+              fetches && c == 0 ? read + R * pitch : nullptr);
         });
       }
     }
@@ -108,16 +129,22 @@ struct ProductKernels {
   [[gnu::flatten]] static void contract(const ContractArguments& a, std::int64_t first,
                                         std::int64_t last) {
     Scalar* const total = static_cast<Scalar*>(a.total);
+    const std::int64_t width = a.width;
     for (std::int64_t start = 0; start < a.num_rows; start += kChunk) {
       const std::int64_t count = std::min(kChunk, a.num_rows - start);
       const Scalar* const upper = static_cast<const Scalar*>(a.upper) + start * a.width;
       const Scalar* const rows = static_cast<const Scalar*>(a.rows) + start * a.columns;
+      // The next rows, some of whose lines are brought with each tile.
+      const Scalar* ahead = start + 2 * kChunk <= a.num_rows ? upper + kChunk * width : nullptr;
+      const Scalar* const end = upper + 2 * kChunk * width;
       for (std::int64_t c = 0; c < a.columns; c += kPanel) {
         const Columns there{static_cast<int>(std::min<std::int64_t>(kPanel, a.columns - c))};
-        cover(first, last, [&]<int R>(std::int64_t i) {
+        cover(first, last, there, [&]<int R, int N>(std::int64_t i) {
           Scalar* const out = total + i * a.pitch + c;
-          tile<R, false>(count, rows + c, a.columns, there, out, out, a.pitch,
-                         [&](std::int64_t k, int r) { return upper[k * a.width + i + r]; });
+          tile<R, N, false>(
+              count, rows + c, a.columns, there, out, out, a.pitch,
+              [&](std::int64_t k, int r) { return upper[k * width + i + r]; }, ahead);
+          if (ahead) ahead = ahead + 2 * count * kLine <= end ? ahead + count * kLine : nullptr;
         });
       }
     }
