@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from benchmarks.epoch_memory import LARGE, M_MMAP_THRESHOLD, status
 from benchmarks.harness import interleave, surroundings

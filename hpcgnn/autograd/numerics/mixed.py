@@ -101,7 +101,7 @@ def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
         return torch.matmul(rows, matrix, out=out)
     wide = matrix.float()
     for chunk in _widened_chunks(rows, out):
-        out[chunk].copy_(rows[chunk].float() @ wide)
+        out[chunk].copy_(multiply(rows[chunk].float(), wide, wide.new_empty(out[chunk].shape)))
     return out
 
 
@@ -118,7 +118,9 @@ def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
         return
     wide = matrix.float()
     for chunk in _widened_chunks(rows, total):
-        total[chunk].copy_(torch.addmm(total[chunk].float(), rows[chunk].float(), wide))
+        sums = total[chunk].float()
+        add_multiplied(sums, rows[chunk].float(), wide)
+        total[chunk].copy_(sums)
 
 
 def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
@@ -143,7 +145,7 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     total = gradient.new_zeros((gradient.shape[1], rows.shape[1]), dtype=torch.float32)
     if _widens(rows):
         for chunk in _widened_chunks(rows, gradient):
-            total.addmm_(gradient[chunk].float().t(), rows[chunk].float())
+            total += weight_gradient(gradient[chunk].float(), rows[chunk].float())
         return total
     for chunk in row_chunks(rows):
         total += gradient[chunk].t() @ rows[chunk]

@@ -1,4 +1,5 @@
 #include "bindings.h"
+
 #include "dense/products.h"
 #include "simd/isa.h"
 

@@ -12,7 +12,8 @@ namespace {
 constexpr std::int64_t kSerial = 1 << 20;
 /// Rows of a task: whole tiles of every instruction set.
 constexpr std::int64_t kTaskRows = 48;
-/// Rows of a piece of a tall contraction, and bounds on the pieces and on the numbers of their sums.
+/// Rows of a piece of a tall contraction, and bounds on the pieces and on the numbers of their
+/// sums.
 constexpr std::int64_t kPieceRows = 1 << 13, kMostPieces = 64, kPieceElements = 1 << 20;
 
 int place(Storage storage) { return storage == Storage::kFloat64 ? 1 : 0; }
@@ -87,17 +88,17 @@ void contract_tall(const ContractArguments& a, Storage storage, int num_threads,
   const std::int64_t rows = (a.num_rows + count - 1) / count;
   const Buffer pieces(count * size * bytes);
   char* const totals = static_cast<char*>(pieces.get());
-  parallel_tasks(
-      threads_for(a.num_rows, a.width, a.columns, num_threads), count, [&](std::int64_t piece) {
-        ContractArguments part = a;
-        const std::int64_t first = std::min(a.num_rows, piece * rows);
-        part.upper = static_cast<const char*>(a.upper) + first * a.width * bytes;
-        part.rows = static_cast<const char*>(a.rows) + first * a.columns * bytes;
-        part.total = totals + piece * size * bytes;
-        part.num_rows = std::min(rows, a.num_rows - first);
-        std::fill_n(static_cast<char*>(part.total), size * bytes, '\0');
-        kernel(part, 0, a.width);
-      });
+  parallel_tasks(threads_for(a.num_rows, a.width, a.columns, num_threads), count,
+                 [&](std::int64_t piece) {
+                   ContractArguments part = a;
+                   const std::int64_t first = std::min(a.num_rows, piece * rows);
+                   part.upper = static_cast<const char*>(a.upper) + first * a.width * bytes;
+                   part.rows = static_cast<const char*>(a.rows) + first * a.columns * bytes;
+                   part.total = totals + piece * size * bytes;
+                   part.num_rows = std::min(rows, a.num_rows - first);
+                   std::fill_n(static_cast<char*>(part.total), size * bytes, '\0');
+                   kernel(part, 0, a.width);
+                 });
   if (storage == Storage::kFloat64)
     add_pieces(static_cast<const double*>(pieces.get()), count, size,
                static_cast<double*>(a.total));

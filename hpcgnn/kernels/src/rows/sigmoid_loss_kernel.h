@@ -1,9 +1,11 @@
 /// Cross entropy of sigmoids, templates over the SIMD types; included once per instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "rows/losses.h"
+#include "rows/places.h"
 #include "simd/exponential.h"
 
 namespace hpcgnn::kernels {
@@ -39,12 +41,24 @@ struct SigmoidLossKernels {
       product_ = V::mul(product_, V::choose_less(u, limit, one, V::add(one, u)));
       const Reg linear = V::sub(V::max(x, V::zero()), V::mul(target, x));
       sum_ = V::add(sum_, V::add(linear, small));
-      if (++terms_ == kMostTerms) flush();
+      if (++terms_ == kMostTerms) {
+        logarithm_ += std::log(product());
+        product_ = V::broadcast(1);
+        terms_ = 0;
+      }
     }
 
-    HPCGNN_INLINE Scalar total() {
-      flush();
-      return V::sum(sum_) + static_cast<Scalar>(logarithm_);
+    /// All but the logarithm of `product`.
+    HPCGNN_INLINE Scalar sum() const { return V::sum(sum_) + static_cast<Scalar>(logarithm_); }
+
+    /// The product of the lanes.
+    HPCGNN_INLINE double product() const {
+      alignas(64) Scalar lanes[V::kLanes];
+      V::store(lanes, product_);
+      double all[2] = {1, 1};
+      for (int lane = 0; lane < V::kLanes; ++lane)
+        all[lane % 2] *= static_cast<double>(lanes[lane]);
+      return all[0] * all[1];
     }
 
    private:
@@ -52,16 +66,6 @@ struct SigmoidLossKernels {
     static constexpr int kMostTerms = 60;
     // Below this the series is exact; above, the rounding error of 1 + u is far below log(1 + u).
     static constexpr Scalar kSmall = sizeof(Scalar) == 4 ? Scalar(0x1p-4) : Scalar(0x1p-12);
-
-    HPCGNN_INLINE void flush() {
-      alignas(64) Scalar lanes[V::kLanes];
-      V::store(lanes, product_);
-      double all = 1;
-      for (const Scalar each : lanes) all *= static_cast<double>(each);
-      logarithm_ += std::log(all);
-      product_ = V::broadcast(1);
-      terms_ = 0;
-    }
 
     Reg product_ = V::broadcast(1), sum_ = V::zero();
     double logarithm_ = 0;
@@ -81,16 +85,29 @@ struct SigmoidLossKernels {
       rows<true>(a, first, last);
   }
 
+  /// Rows whose logarithms are computed together: a call of `log` would displace the constants of
+  /// the exponential from registers.
+  static constexpr int kRows = 16;
+
   template <bool kGradient>
   static void rows(const SigmoidLoss& a, std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; i += kRows)
+      some<kGradient>(a, i, static_cast<int>(std::min<std::int64_t>(kRows, last - i)));
+  }
+
+  template <bool kGradient>
+  static void some(const SigmoidLoss& a, std::int64_t first, int count) {
     const SigmoidTargets& t = a.targets;
     const Scalar* const factors = static_cast<const Scalar*>(a.gradient.factors);
-    for (std::int64_t i = first; i < last; ++i) {
-      const Scalar* const row = static_cast<const Scalar*>(t.logits) + i * t.width;
-      const Scalar* const target = static_cast<const Scalar*>(t.targets) + i * t.width;
-      Scalar* const out = kGradient ? static_cast<Scalar*>(a.gradient.out) + i * t.width : nullptr;
+    Scalar* const losses = static_cast<Scalar*>(a.losses) + first;
+    double products[kRows];
+    for (int r = 0; r < count; ++r) {
+      const std::int64_t start = (first + r) * t.width;
+      const Scalar* const row = static_cast<const Scalar*>(t.logits) + start;
+      const Scalar* const target = static_cast<const Scalar*>(t.targets) + start;
+      Scalar* const out = kGradient ? static_cast<Scalar*>(a.gradient.out) + start : nullptr;
       const Reg factor = V::broadcast(static_cast<Scalar>(a.gradient.scale) *
-                                      (factors == nullptr ? 1 : factors[i]));
+                                      (factors == nullptr ? 1 : factors[first + r]));
       Sum sum;
       std::int64_t c = 0;
       for (; c + V::kLanes <= t.width; c += V::kLanes) {
@@ -100,16 +117,17 @@ struct SigmoidLossKernels {
       }
       if (c < t.width) {
         // Lanes behind the row add nothing: their sigmoids underflow to zero, their target.
-        alignas(64) Scalar rest[V::kLanes];
-        for (int lane = 0; lane < V::kLanes; ++lane)
-          rest[lane] = c + lane < t.width ? row[c + lane] : Scalar(-1e30);
+        const Reg end = V::broadcast(static_cast<Scalar>(t.width - c)), none = V::broadcast(-1e30f);
         const auto tail = V::mask(static_cast<int>(t.width - c));
-        const Reg x = V::load(rest), u = decay(x), wanted = V::load(target + c, tail);
+        const Reg x = V::choose_less(V::load(kPlaces<V>.at), end, V::load(row + c, tail), none);
+        const Reg u = decay(x), wanted = V::load(target + c, tail);
         sum.add(x, u, wanted);
         if constexpr (kGradient) V::store(out + c, V::mul(factor, slope(x, u, wanted)), tail);
       }
-      static_cast<Scalar*>(a.losses)[i] = sum.total();
+      losses[r] = sum.sum();
+      products[r] = sum.product();
     }
+    for (int r = 0; r < count; ++r) losses[r] += static_cast<Scalar>(std::log(products[r]));
   }
 };
 

@@ -1,0 +1,127 @@
+"""Dense products of many rows with a small matrix: every shape, instruction set and stride."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn import kernels
+from hpcgnn.autograd.numerics import mixed
+
+TOLERANCES = {"float64": 1e-13, "float32": 1e-5}
+SHAPES = [
+    (1, 1, 1),
+    (0, 4, 5),
+    (7, 0, 3),
+    (13, 5, 16),
+    (12, 64, 17),
+    (301, 100, 16),
+    (50, 600, 33),
+    (5, 3, 128),
+    (100, 33, 40),
+]
+"""Numbers of rows, inputs and outputs: tiles of all sizes, partial and whole panels."""
+EVERY_ISA = pytest.mark.parametrize("isa", kernels.available_isas())
+
+
+def made(kind: str, *shape: int) -> Any:
+    return np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape).astype(kind)
+
+
+def check_close(result: Any, expected: Any, terms: int) -> None:
+    scale = 1 + np.sqrt(terms)
+    np.testing.assert_allclose(result, expected, atol=TOLERANCES[result.dtype.name] * scale)
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("kind", TOLERANCES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products_and_contractions_equal_float64(
+    shape: tuple[int, int, int], kind: str, isa: str
+) -> None:
+    num_rows, inner, columns = shape
+    rows, right = made(kind, num_rows, inner), made(kind, num_rows, columns)
+    whole = made(kind, columns + 1, inner + 2)
+    wide_rows, wide_right = rows.astype(float), right.astype(float)
+    # Transposed, and columns of a wider matrix: any strides.
+    for matrix in (whole[1:, 2:].T, np.ascontiguousarray(whole[1:, 2:].T), whole[:0:-1, 2:].T):
+        expected = wide_rows @ matrix.astype(float)
+        out = np.full((num_rows, columns), np.nan, kind)
+        kernels.dense_product(rows, matrix, out, isa=isa)
+        check_close(out, expected, inner)
+        kernels.dense_product(rows, matrix, out, accumulate=True, isa=isa)
+        check_close(out, 2 * expected, inner)
+    total = made(kind, inner, columns)
+    expected = total + wide_rows.T @ wide_right
+    kernels.dense_contraction(rows, right, total, isa=isa)
+    check_close(total, expected, num_rows)
+
+
+@EVERY_ISA
+def test_bits_do_not_depend_on_threads_or_other_rows(isa: str) -> None:
+    rows, matrix = made("float32", 20000, 70), made("float32", 70, 40)
+    right = made("float32", 20000, 40)
+    outs = [np.empty((20000, 40), np.float32) for _ in range(2)]
+    totals = [np.zeros((70, 40), np.float32) for _ in range(2)]
+    for threads, out, total in zip((1, 3), outs, totals, strict=True):
+        kernels.dense_product(rows, matrix, out, threads=threads, isa=isa)
+        kernels.dense_contraction(rows, right, total, threads=threads, isa=isa)
+    assert np.array_equal(*outs)
+    assert np.array_equal(*totals)
+    some = np.empty((37, 40), np.float32)
+    kernels.dense_product(rows[101:138], matrix, some, isa=isa)
+    assert np.array_equal(some, outs[0][101:138])
+
+
+@pytest.mark.parametrize("fault", ["matrix", "out", "columns", "dtype"])
+def test_wrong_operands_are_named(fault: str) -> None:
+    rows, matrix, out = np.ones((4, 3)), np.ones((3, 2)), np.ones((4, 2))
+    if fault == "matrix":
+        matrix = matrix[1:]
+    elif fault == "out":
+        out = out[1:]
+    elif fault == "columns":
+        out = np.ones((4, 3))
+    else:
+        out = out.astype("float32")
+    with pytest.raises(
+        (ValueError, TypeError), match="matrix must" if fault == "matrix" else "out must"
+    ):
+        kernels.dense_product(rows, matrix, out)
+    with pytest.raises((ValueError, TypeError), match=r"right must|total must"):
+        kernels.dense_contraction(rows, np.ones((3, 2)), np.ones((3, 2)))
+    with pytest.raises(ValueError, match="total must"):
+        kernels.dense_contraction(rows, np.ones((4, 2)), np.ones((3, 3)))
+
+
+def recorded(calls: list[Any], kernel: Any, *arrays: Any, **more: Any) -> None:
+    calls.append(kernel)
+    kernel(*arrays, **more)
+
+
+@pytest.mark.parametrize("width", [3, 40, 128, 129])
+def test_linear_maps_use_them_where_results_are_narrow(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    for name in ("dense_product", "dense_contraction"):
+        monkeypatch.setattr(kernels, name, partial(recorded, calls, getattr(kernels, name)))
+    check = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
+    rows, matrix = torch.randn(50, 200), torch.randn(width, 200).t()
+    gradient = torch.randn(50, width)
+    out = mixed.multiply(rows, matrix, torch.empty(50, width))
+    check(out, rows @ matrix)
+    mixed.add_multiplied(out, rows, matrix)
+    check(out, 2 * (rows @ matrix))
+    check(mixed.weight_gradient(gradient, rows), gradient.t() @ rows)
+    check(mixed.weight_gradient(rows, gradient), rows.t() @ gradient)
+    assert len(calls) == (4 if width <= 128 else 0)
+    # Rows that are not one after the other in memory are torch's.
+    calls.clear()
+    apart = torch.randn(50, 2 * 200)[:, ::2]
+    torch.testing.assert_close(
+        mixed.multiply(apart, matrix, torch.empty(50, width)), apart @ matrix
+    )
+    assert not calls
