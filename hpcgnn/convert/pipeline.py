@@ -38,6 +38,9 @@ from hpcgnn.storage import (
 )
 from hpcgnn.storage.by_ranks import open_store
 
+_FEW_CLASSES = 8
+"""With at most as many classes, gaps in their numbers cost nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -154,6 +157,7 @@ def _write(
             check_nodes(nodes, num_nodes, str(source.path), readers)
     if reads:
         _report_signs(nodes.labels, source.path, readers)
+        _report_gaps(nodes.labels, source.path, readers)
     arguments = nodes, num_nodes, options, readers
     with ranks.agree():
         columns = list(node_columns(*arguments, lambda: feed.places)) if reads else []
@@ -336,6 +340,24 @@ def _report_signs(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
     none, zeros = ranks.sum(np.bincount(labels.values + 1, minlength=2)[:2]).tolist()
     if none and not zeros and ranks.rank == 0:
         report(f"{path}: {number(none, 'node')} with -1, nan or nothing {SIGNS}")
+
+
+def _report_gaps(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
+    """Report numbers of classes most of which do not occur: a model has an output for each."""
+    if labels is None or labels.multi_label or labels.class_names:
+        return
+    if labels.num_classes <= _FEW_CLASSES:
+        return
+    given = labels.values[labels.values >= 0]
+    dense = labels.num_classes < len(given)
+    own = np.flatnonzero(np.bincount(given)) if dense else np.unique(given)
+    occurring = set[int]().union(*ranks.gather(set(own.tolist())))
+    if labels.num_classes > 2 * len(occurring) and ranks.rank == 0:
+        report(
+            f"{path}: labels go up to {labels.num_classes - 1:,}, but only {len(occurring):,} of "
+            f"the {labels.num_classes:,} classes occur, and a model has an output for each; number "
+            "the classes from 0 without gaps, or write them as words"
+        )
 
 
 def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, str]:

@@ -548,6 +548,25 @@ def test_words_for_missing_labels(
     assert (signs in told) == (labels[0] == "1")
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ((0, 1000000, 0, -1, 0), "labels go up to 1,000,000, but only 2 of the 1,000,001 classes"),
+        ((0, 12, -1, -1, 5), "labels go up to 12, but only 3 of the 13 classes occur"),
+        ((0, 2, 4, 6, 8), ""),
+        ((0, 7, -1, -1, 0), ""),
+    ],
+)
+def test_gaps_between_classes_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], labels: tuple[int, ...], said: str
+) -> None:
+    rows = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
+    build(tmp_path, f"id,label\n{rows}", "src\tdst\n0\t4\n")
+    told = capsys.readouterr().err
+    assert ("labels go up to" in told) == bool(said)
+    assert said in told
+
+
 @pytest.mark.parametrize("keep", [0, 40, 500])
 def test_a_broken_parquet_file_is_named(tmp_path: Path, keep: int) -> None:
     table = pa.table({"src": list(range(300)), "dst": list(range(300))})
