@@ -317,7 +317,9 @@ class Products(TorchDispatchMode):
         if key not in self._operands:
             # Elements of expanded operands share memory.
             last = sum((n - 1) * stride for n, stride in zip(*key[:2], strict=True))
-            drawn = torch.randn(max(last + 1, 0), dtype=value.dtype)
+            # The kernels' rows of 16 bits are bfloat16.
+            kind = torch.bfloat16 if value.dtype == torch.uint16 else value.dtype
+            drawn = torch.randn(max(last + 1, 0), dtype=kind).view(value.dtype)
             self._operands[key] = drawn.as_strided(*key[:2])
         return self._operands[key]
 

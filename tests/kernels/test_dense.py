@@ -75,6 +75,37 @@ def test_bits_do_not_depend_on_threads_or_other_rows(isa: str) -> None:
     assert np.array_equal(some, outs[0][101:138])
 
 
+def bits_of(numbers: Any) -> Any:
+    return torch.from_numpy(numbers).bfloat16().view(torch.uint16).numpy()
+
+
+def numbers_of(bits: Any) -> Any:
+    return torch.from_numpy(bits).view(torch.bfloat16).double().numpy()
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("shape", [*SHAPES, (20000, 20, 16)], ids=str)
+def test_rows_of_16_bits_are_summed_in_float32(shape: tuple[int, int, int], isa: str) -> None:
+    num_rows, inner, columns = shape
+    rows = bits_of(made("float32", num_rows, inner))
+    right = bits_of(made("float32", num_rows, columns))
+    matrix, out = made("float32", columns, inner).T, np.zeros((num_rows, columns), np.uint16)
+    expected = numbers_of(rows) @ matrix.astype(float)
+    run: Any = {"half": "bfloat16", "isa": isa}
+    kernels.dense_product(rows, matrix, out, threads=1, **run)
+    np.testing.assert_allclose(numbers_of(out), expected, rtol=2**-8, atol=1e-3)
+    again = out.copy()
+    kernels.dense_product(rows, matrix, out, accumulate=True, threads=3, **run)
+    np.testing.assert_allclose(numbers_of(out), 2 * expected, rtol=2**-6, atol=2e-3)
+    kernels.dense_product(rows, matrix, out, threads=3, **run)
+    assert np.array_equal(out, again)
+    totals = [np.ones((inner, columns), np.float32) for _ in range(2)]
+    for threads, total in zip((1, 3), totals, strict=True):
+        kernels.dense_contraction(rows, right, total, threads=threads, **run)
+    assert np.array_equal(*totals)
+    check_close(totals[0], 1 + numbers_of(rows).T @ numbers_of(right), num_rows)
+
+
 @pytest.mark.parametrize("fault", ["matrix", "out", "columns", "dtype"])
 def test_wrong_operands_are_named(fault: str) -> None:
     rows, matrix, out = np.ones((4, 3)), np.ones((3, 2)), np.ones((4, 2))

@@ -95,7 +95,7 @@ def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
     if isinstance(rows, SparseFeatures):
         return rows.write_product(matrix, out)
     if _is_narrow(rows, out):
-        kernels.dense_product(*_arrays(rows, matrix, out))
+        kernels.dense_product(*_arrays(rows, matrix.float(), out), half="bfloat16")
         return out
     if not _widens(rows):
         return torch.matmul(rows, matrix, out=out)
@@ -111,7 +111,8 @@ def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
         rows.write_product(matrix, total, accumulate=True)
         return
     if _is_narrow(rows, total):
-        kernels.dense_product(*_arrays(rows, matrix, total), accumulate=True)
+        arrays = _arrays(rows, matrix.float(), total)
+        kernels.dense_product(*arrays, accumulate=True, half="bfloat16")
         return
     if not _widens(rows):
         total.addmm_(rows, matrix)
@@ -134,8 +135,8 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     turned = gradient.shape[1] < rows.shape[1]
     wide, narrow = (rows, gradient) if turned else (gradient, rows)
     if _is_narrow(wide, narrow):
-        total = gradient.new_zeros((wide.shape[1], narrow.shape[1]))
-        kernels.dense_contraction(*_arrays(wide, narrow, total))
+        total = gradient.new_zeros((wide.shape[1], narrow.shape[1]), dtype=torch.float32)
+        kernels.dense_contraction(*_arrays(wide, narrow, total), half="bfloat16")
         return total.t().contiguous() if turned else total
     if rows.dtype != torch.bfloat16:
         if gradient.shape[1] > rows.shape[1]:
@@ -157,12 +158,13 @@ def _is_narrow(rows: Tensor, few: Tensor) -> bool:
     return (
         # Functions of torch compute the rows of other classes.
         type(rows) is type(few) is Tensor
-        and rows.dtype == few.dtype == torch.float32
+        and rows.dtype == few.dtype
         and rows.is_cpu
         and rows.ndim == 2
         and few.shape[1] <= _NARROW
         and rows.is_contiguous()
         and few.is_contiguous()
+        and (rows.dtype == torch.float32 or _widens(rows))
     )
 
 

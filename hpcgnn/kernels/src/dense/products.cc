@@ -1,8 +1,10 @@
 #include "dense/products.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "parallel.h"
+#include "rows/rows.h"
 #include "simd/isa.h"
 
 namespace hpcgnn::kernels {
@@ -12,6 +14,8 @@ namespace {
 constexpr std::int64_t kSerial = 1 << 20;
 /// Rows of a task: whole tiles of every instruction set.
 constexpr std::int64_t kTaskRows = 48;
+/// Rows that are widened together.
+constexpr std::int64_t kWidenedRows = 192;
 /// Rows of a piece of a tall contraction, and bounds on the pieces and on the numbers of their
 /// sums.
 constexpr std::int64_t kPieceRows = 1 << 13, kMostPieces = 64, kPieceElements = 1 << 20;
@@ -34,6 +38,46 @@ void fill_panels(const MatrixView& m, int panel, T* out) {
 
 int threads_for(std::int64_t rows, std::int64_t inner, std::int64_t columns, int requested) {
   return 2 * rows * inner * columns < kSerial ? 1 : resolve_threads(requested);
+}
+
+/// Rows in float32, a few at a time.
+class Widened {
+ public:
+  Widened(Storage storage, Isa isa)
+      : widen_(table_of<RowsTable>(isa).convert[static_cast<int>(storage)][kWide]),
+        narrow_(table_of<RowsTable>(isa).convert[kWide][static_cast<int>(storage)]) {}
+
+  /// `count` rows from row `first` on.
+  float* rows(const void* rows, std::int64_t first, std::int64_t count, std::int64_t width) {
+    numbers_.resize(static_cast<std::size_t>(count * width));
+    const auto* const source = static_cast<const std::uint16_t*>(rows) + first * width;
+    widen_({source, nullptr, numbers_.data(), count, width}, 0, count);
+    return numbers_.data();
+  }
+
+  /// Write them back.
+  void store(void* rows, std::int64_t first, std::int64_t count, std::int64_t width) const {
+    auto* const out = static_cast<std::uint16_t*>(rows) + first * width;
+    narrow_({numbers_.data(), nullptr, out, count, width}, 0, count);
+  }
+
+ private:
+  static constexpr int kWide = static_cast<int>(Storage::kFloat32);
+  RowsTable::Kernel widen_, narrow_;
+  std::vector<float> numbers_;
+};
+
+/// total += upper^T rows by widened pieces that stay in the level-2 cache.
+void contract_half(const ContractArguments& a, Storage half, Isa isa) {
+  const auto kernel = table_of<ProductsTable>(isa).contract[place(Storage::kFloat32)];
+  Widened upper(half, isa), rows(half, isa);
+  for (std::int64_t start = 0; start < a.num_rows; start += kWidenedRows) {
+    ContractArguments part = a;
+    part.num_rows = std::min(kWidenedRows, a.num_rows - start);
+    part.upper = upper.rows(a.upper, start, part.num_rows, a.width);
+    part.rows = rows.rows(a.rows, start, part.num_rows, a.columns);
+    kernel(part, 0, a.width);
+  }
 }
 
 template <class T>
@@ -76,30 +120,59 @@ void contract(const ContractArguments& a, Storage storage, int num_threads, Isa 
   });
 }
 
+void multiply_half(const MultiplyArguments& a, Storage half, int num_threads, Isa isa) {
+  const auto kernel = table_of<ProductsTable>(isa).multiply[place(Storage::kFloat32)];
+  parallel_tasks(threads_for(a.num_rows, a.inner, a.columns, num_threads),
+                 (a.num_rows + kWidenedRows - 1) / kWidenedRows, [&](std::int64_t task) {
+                   const std::int64_t first = task * kWidenedRows;
+                   const std::int64_t count = std::min(kWidenedRows, a.num_rows - first);
+                   Widened rows(half, isa), sums(half, isa);
+                   MultiplyArguments part = a;
+                   part.rows = rows.rows(a.rows, first, count, a.inner);
+                   part.num_rows = count;
+                   // Without `from` the numbers are not read.
+                   float* const out = sums.rows(a.out, first, count, a.columns);
+                   part.from = a.from ? out : nullptr;
+                   part.out = out;
+                   for (std::int64_t i = 0; i < count; i += kTaskRows)
+                     kernel(part, i, std::min(count, i + kTaskRows));
+                   sums.store(a.out, first, count, a.columns);
+                 });
+}
+
 void contract_tall(const ContractArguments& a, Storage storage, int num_threads, Isa isa) {
-  const std::int64_t size = a.width * a.pitch, bytes = storage_bytes(storage);
+  const bool is_half = storage_bytes(storage) == 2;
+  const Storage sums = is_half ? Storage::kFloat32 : storage;
+  const std::int64_t size = a.width * a.pitch, bytes = storage_bytes(sums);
+  const auto kernel = table_of<ProductsTable>(isa).contract[place(sums)];
+  const auto run = [&](const ContractArguments& part) {
+    if (is_half)
+      contract_half(part, storage, isa);
+    else
+      kernel(part, 0, a.width);
+  };
   const std::int64_t most = std::min(kMostPieces, kPieceElements / std::max<std::int64_t>(1, size));
   const std::int64_t count = std::min(most, (a.num_rows + kPieceRows - 1) / kPieceRows);
   if (count <= 1) {
-    contract(a, storage, num_threads, isa);
+    run(a);
     return;
   }
-  const auto kernel = table_of<ProductsTable>(isa).contract[place(storage)];
   const std::int64_t rows = (a.num_rows + count - 1) / count;
   const Buffer pieces(count * size * bytes);
   char* const totals = static_cast<char*>(pieces.get());
-  parallel_tasks(threads_for(a.num_rows, a.width, a.columns, num_threads), count,
-                 [&](std::int64_t piece) {
-                   ContractArguments part = a;
-                   const std::int64_t first = std::min(a.num_rows, piece * rows);
-                   part.upper = static_cast<const char*>(a.upper) + first * a.width * bytes;
-                   part.rows = static_cast<const char*>(a.rows) + first * a.columns * bytes;
-                   part.total = totals + piece * size * bytes;
-                   part.num_rows = std::min(rows, a.num_rows - first);
-                   std::fill_n(static_cast<char*>(part.total), size * bytes, '\0');
-                   kernel(part, 0, a.width);
-                 });
-  if (storage == Storage::kFloat64)
+  const std::int64_t row_bytes = storage_bytes(storage);
+  const auto compute = [&](std::int64_t piece) {
+    ContractArguments part = a;
+    const std::int64_t first = std::min(a.num_rows, piece * rows);
+    part.upper = static_cast<const char*>(a.upper) + first * a.width * row_bytes;
+    part.rows = static_cast<const char*>(a.rows) + first * a.columns * row_bytes;
+    part.total = totals + piece * size * bytes;
+    part.num_rows = std::min(rows, a.num_rows - first);
+    std::fill_n(static_cast<char*>(part.total), size * bytes, '\0');
+    run(part);
+  };
+  parallel_tasks(threads_for(a.num_rows, a.width, a.columns, num_threads), count, compute);
+  if (sums == Storage::kFloat64)
     add_pieces(static_cast<const double*>(pieces.get()), count, size,
                static_cast<double*>(a.total));
   else

@@ -72,8 +72,13 @@ Buffer pack(const MatrixView& matrix, Storage storage, Isa isa);
 void multiply(const MultiplyArguments& arguments, Storage storage, int num_threads, Isa isa);
 void contract(const ContractArguments& arguments, Storage storage, int num_threads, Isa isa);
 
+/// As `multiply`, where rows, `from` and the result have 16 bits a number and panels are float32:
+/// a few rows at a time are widened. `half` is the type of the rows.
+void multiply_half(const MultiplyArguments& arguments, Storage half, int num_threads, Isa isa);
+
 /// As `contract`, where threads share the rows; pieces of rows are summed in order, so that the
-/// bits depend on the sizes only. @pre The total is contiguous.
+/// bits depend on the sizes only. Rows of 16 bits have a float32 total. @pre The total is
+/// contiguous.
 void contract_tall(const ContractArguments& arguments, Storage storage, int num_threads, Isa isa);
 
 }  // namespace hpcgnn::kernels
