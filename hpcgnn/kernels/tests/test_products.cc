@@ -11,9 +11,10 @@ struct Shape {
   std::int64_t rows, inner, columns;
 };
 
+/// A sum of some terms of about 1.
 template <class T>
-void check_sum(T found, double expected) {
-  const double tolerance = sizeof(T) == 4 ? 1e-4 : 1e-12;
+void check_sum(T found, double expected, std::int64_t terms) {
+  const double tolerance = (sizeof(T) == 4 ? 1e-5 : 1e-13) * (10 + std::sqrt(double(terms)));
   check(std::abs(static_cast<double>(found) - expected) <= tolerance * (1 + std::abs(expected)),
         "a product");
 }
@@ -35,14 +36,14 @@ void test_products(Storage storage, const Shape& s, int threads, Isa isa) {
       double sum = from[at(i, c, s.columns)];
       for (std::int64_t k = 0; k < s.inner; ++k)
         sum += double(rows[at(i, k, s.inner)]) * double(matrix[at(k, c, s.columns)]);
-      check_sum(out[at(i, c, s.columns)], sum);
+      check_sum(out[at(i, c, s.columns)], sum, s.inner);
     }
   for (std::int64_t k = 0; k < s.inner; ++k)
     for (std::int64_t c = 0; c < s.columns; ++c) {
       double sum = matrix[at(k, c, s.columns)];
       for (std::int64_t i = 0; i < s.rows; ++i)
         sum += double(rows[at(i, k, s.inner)]) * double(from[at(i, c, s.columns)]);
-      check_sum(total[at(k, c, s.columns)], sum);
+      check_sum(total[at(k, c, s.columns)], sum, s.rows);
     }
 }
 
@@ -63,7 +64,7 @@ void test_tall(Storage storage, const Shape& s, Isa isa) {
       double sum = start[at(k, c, s.columns)];
       for (std::int64_t i = 0; i < s.rows; ++i)
         sum += double(left[at(i, k, s.inner)]) * double(right[at(i, c, s.columns)]);
-      check_sum(alone[at(k, c, s.columns)], sum);
+      check_sum(alone[at(k, c, s.columns)], sum, s.rows);
     }
 }
 
@@ -81,7 +82,7 @@ void test_all(Isa isa) {
     }
   const Shape large{600, 40, 50};
   test_products<float>(Storage::kFloat32, large, 3, isa);
-  for (const Shape& shape : {Shape{20'000, 5, 3}, {17'001, 20, 40}, {9'000, 3, 16}, {7, 3, 2}}) {
+  for (const Shape& shape : {Shape{16'500, 2, 17}, {9'000, 3, 16}, {7, 3, 2}}) {
     test_tall<float>(Storage::kFloat32, shape, isa);
     test_tall<double>(Storage::kFloat64, shape, isa);
   }
