@@ -23,7 +23,7 @@ _MOST_WASTE = 1.25
 """Largest ratio of reused bytes to requested bytes."""
 
 _LINE_BYTES = 64
-_MOST_EXCESS = 3.0
+_MOST_EXCESS = 6.0
 """The same ratio when idle memory would otherwise have to go back to the system."""
 _MOST_HELD = 1.125
 """Largest ratio of idle plus used bytes to the peak of used bytes."""

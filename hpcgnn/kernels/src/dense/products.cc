@@ -1,7 +1,6 @@
 #include "dense/products.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "parallel.h"
 #include "rows/rows.h"
@@ -40,42 +39,46 @@ int threads_for(std::int64_t rows, std::int64_t inner, std::int64_t columns, int
   return 2 * rows * inner * columns < kSerial ? 1 : resolve_threads(requested);
 }
 
-/// Rows in float32, a few at a time.
+/// Memory for a few rows in float32, and what they are in 16 bits.
 class Widened {
  public:
-  Widened(Storage storage, Isa isa)
+  Widened(Storage storage, Isa isa, std::int64_t width)
       : widen_(table_of<RowsTable>(isa).convert[static_cast<int>(storage)][kWide]),
-        narrow_(table_of<RowsTable>(isa).convert[kWide][static_cast<int>(storage)]) {}
+        narrow_(table_of<RowsTable>(isa).convert[kWide][static_cast<int>(storage)]),
+        width_(width),
+        numbers_(kWidenedRows * width * static_cast<std::int64_t>(sizeof(float))) {}
 
-  /// `count` rows from row `first` on.
-  float* rows(const void* rows, std::int64_t first, std::int64_t count, std::int64_t width) {
-    numbers_.resize(static_cast<std::size_t>(count * width));
-    const auto* const source = static_cast<const std::uint16_t*>(rows) + first * width;
-    widen_({source, nullptr, numbers_.data(), count, width}, 0, count);
-    return numbers_.data();
+  void* get() const { return numbers_.get(); }
+
+  /// Read `count` rows from row `first` on.
+  const void* load(const void* rows, std::int64_t first, std::int64_t count) const {
+    const auto* const source = static_cast<const std::uint16_t*>(rows) + first * width_;
+    // The rows lie side by side: they are converted as one.
+    widen_({source, nullptr, get(), 1, count * width_}, 0, 1);
+    return get();
   }
 
-  /// Write them back.
-  void store(void* rows, std::int64_t first, std::int64_t count, std::int64_t width) const {
-    auto* const out = static_cast<std::uint16_t*>(rows) + first * width;
-    narrow_({numbers_.data(), nullptr, out, count, width}, 0, count);
+  void store(void* rows, std::int64_t first, std::int64_t count) const {
+    auto* const out = static_cast<std::uint16_t*>(rows) + first * width_;
+    narrow_({get(), nullptr, out, 1, count * width_}, 0, 1);
   }
 
  private:
   static constexpr int kWide = static_cast<int>(Storage::kFloat32);
   RowsTable::Kernel widen_, narrow_;
-  std::vector<float> numbers_;
+  std::int64_t width_;
+  Buffer numbers_;
 };
 
 /// total += upper^T rows by widened pieces that stay in the level-2 cache.
 void contract_half(const ContractArguments& a, Storage half, Isa isa) {
   const auto kernel = table_of<ProductsTable>(isa).contract[place(Storage::kFloat32)];
-  Widened upper(half, isa), rows(half, isa);
+  const Widened upper(half, isa, a.width), rows(half, isa, a.columns);
   for (std::int64_t start = 0; start < a.num_rows; start += kWidenedRows) {
     ContractArguments part = a;
     part.num_rows = std::min(kWidenedRows, a.num_rows - start);
-    part.upper = upper.rows(a.upper, start, part.num_rows, a.width);
-    part.rows = rows.rows(a.rows, start, part.num_rows, a.columns);
+    part.upper = upper.load(a.upper, start, part.num_rows);
+    part.rows = rows.load(a.rows, start, part.num_rows);
     kernel(part, 0, a.width);
   }
 }
@@ -122,22 +125,21 @@ void contract(const ContractArguments& a, Storage storage, int num_threads, Isa 
 
 void multiply_half(const MultiplyArguments& a, Storage half, int num_threads, Isa isa) {
   const auto kernel = table_of<ProductsTable>(isa).multiply[place(Storage::kFloat32)];
+  const auto compute = [&](std::int64_t task) {
+    const std::int64_t first = task * kWidenedRows;
+    const std::int64_t count = std::min(kWidenedRows, a.num_rows - first);
+    const Widened rows(half, isa, a.inner), sums(half, isa, a.columns);
+    MultiplyArguments part = a;
+    part.rows = rows.load(a.rows, first, count);
+    part.from = a.from ? sums.load(a.from, first, count) : nullptr;
+    part.out = sums.get();
+    part.num_rows = count;
+    for (std::int64_t i = 0; i < count; i += kTaskRows)
+      kernel(part, i, std::min(count, i + kTaskRows));
+    sums.store(a.out, first, count);
+  };
   parallel_tasks(threads_for(a.num_rows, a.inner, a.columns, num_threads),
-                 (a.num_rows + kWidenedRows - 1) / kWidenedRows, [&](std::int64_t task) {
-                   const std::int64_t first = task * kWidenedRows;
-                   const std::int64_t count = std::min(kWidenedRows, a.num_rows - first);
-                   Widened rows(half, isa), sums(half, isa);
-                   MultiplyArguments part = a;
-                   part.rows = rows.rows(a.rows, first, count, a.inner);
-                   part.num_rows = count;
-                   // Without `from` the numbers are not read.
-                   float* const out = sums.rows(a.out, first, count, a.columns);
-                   part.from = a.from ? out : nullptr;
-                   part.out = out;
-                   for (std::int64_t i = 0; i < count; i += kTaskRows)
-                     kernel(part, i, std::min(count, i + kTaskRows));
-                   sums.store(a.out, first, count, a.columns);
-                 });
+                 (a.num_rows + kWidenedRows - 1) / kWidenedRows, compute);
 }
 
 void contract_tall(const ContractArguments& a, Storage storage, int num_threads, Isa isa) {
