@@ -109,6 +109,8 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
 def _traits_of(option: dataclasses.Field[Any], value: object) -> Declares | None:
     """Return the traits that a value of an option needs and lacks; None if there are none."""
     declared: Any = option.metadata.get("traits")
+    if declared is None:
+        return None
     if isinstance(declared, Mapping):
         return declared.get(value)
     if callable(declared):
