@@ -72,7 +72,7 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
         options, reads = getattr(config, section.name), _reads(config, section.name)
         if not reads and config.train.task != "programs":
             continue
-        for option in _declaring(type(options)) if reads else dataclasses.fields(options):
+        for option in _declaring(options.__class__) if reads else dataclasses.fields(options):
             key, value = f"{section.name}.{option.name}", getattr(options, option.name)
             traits = _traits_of(option, value) if reads else None
             if not reads and value != _default(option) and key != "graph.store":
