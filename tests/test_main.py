@@ -64,7 +64,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 os.environ["COLUMNS"] = "80"
-import hpcgnn.commands.launch, hpcgnn.sparse
+import hpcgnn.commands.command, hpcgnn.sparse
 for name in {names!r}:
     if not (child := os.fork()):
         words = name.split()
