@@ -410,10 +410,10 @@ _PURPOSE = "Write one self-contained HTML page about runs."
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parse(arguments)
     subjects = [read_subject(run) for run in open_runs(options.run)]
-    page = make_page(subjects)
     output = options.output or subjects[0].run.path / "report.html"
     if not output.parent.is_dir():
         raise InputError(f"{output.parent}: is not a directory; make it or choose another -o")
+    page = make_page(subjects)
     content = page.html().encode()
     write_whole(output, content, streams=True)
     answers = {subject.run.name: answer(subject) for subject in subjects}

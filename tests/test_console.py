@@ -139,16 +139,6 @@ def test_wrong_words_cost_one_line(
     assert found.err.count("\n") == 1
 
 
-def test_wrong_words_of_an_mpi_command_cost_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hpcgnn", "train", "x.h5"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    fault = "hpcgnn train: error: configuration x.h5: No such file or directory"
-    assert done.stderr.startswith(fault)
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_what_makes_something_is_silent_when_asked(tmp_path: Path) -> None:
     """-q does not hide an answer, which is the only purpose of its command."""

@@ -133,13 +133,6 @@ def test_one_process_needs_no_launcher(tmp_path: Path) -> None:
     assert len(losses) == 2
 
 
-def test_importing_layers_starts_no_mpi() -> None:
-    code = "import sys, hpcgnn, hpcgnn.nn; hpcgnn.open_graph; print('mpi4py.MPI' in sys.modules)"
-    words = [sys.executable, "-c", code]
-    found = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert found.stdout == "False\n"
-
-
 def test_names_of_the_package_are_there() -> None:
     for name in hpcgnn.__all__:
         assert getattr(hpcgnn, name) is not None

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mpi4py import MPI
+
 import pytest
 
 from hpcgnn import __version__
 from hpcgnn.__main__ import COMMANDS, main
 from hpcgnn.commands.analyse import ANALYSES
+from hpcgnn.commands.command import find_command
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,7 +64,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 os.environ["COLUMNS"] = "80"
-import hpcgnn.commands.launch, hpcgnn.sparse
+import hpcgnn.commands.command, hpcgnn.sparse
 for name in {names!r}:
     if not (child := os.fork()):
         words = name.split()
@@ -103,29 +106,6 @@ def test_a_source_tree_without_its_native_parts_is_one_line(tmp_path: Path) -> N
         assert line.startswith(f"hpcgnn: error: {tmp_path / 'hpcgnn'} is a source tree")
 
 
-_STARTS = """
-import sys
-from hpcgnn.plan import start
-def serve():
-    import hpcgnn.train.command
-    print(*sys.modules)
-    sys.exit()
-start.serve = serve
-start.main(None)
-"""
-
-
-def test_training_starts_without_what_it_does_not_use() -> None:
-    """Each rank pays for imports: these modules and converters took 0.35 of 2 CPU seconds.
-
-    So does a rehearsed rank, whose process had 26 MiB that no rank has.
-    """
-    names = subprocess.check_output([sys.executable, "-c", _STARTS], text=True).split()
-    assert not {"scipy", "pyarrow", "pymetis", "hpcgnn.convert.pipeline"} & set(names)
-    # Of planning, only the rehearsal.
-    assert not {"hpcgnn.plan.command", "hpcgnn.gallery"} & set(names)
-
-
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, "--version") is None
     assert capsys.readouterr().out == f"hpcgnn {__version__}\n"
@@ -160,18 +140,15 @@ def test_hands_the_arguments_on(
     assert capsys.readouterr().err.startswith("hpcgnn inspect: error: ")
 
 
-def test_runs_as_a_module() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "hpcgnn", "train", "--keys"],
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "train.learning_rate" in ended.stdout
-    assert "exchange.method" in ended.stdout
-    assert max(map(len, ended.stdout.splitlines())) <= 80
+def test_lists_the_keys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert find_command("train").call(["--keys"], MPI.COMM_SELF) == 0
+    shown = capsys.readouterr().out
+    assert "train.learning_rate" in shown
+    assert "exchange.method" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("closed", ["reader", "all"])

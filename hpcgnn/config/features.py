@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from hpcgnn.config.config import Config
@@ -67,16 +68,18 @@ def features_of(config: Config, aggregations: Sequence[Aggregation] = ()) -> lis
 
 def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[Feature]:
     """Yield the features of key values, aggregations and statistics, some without traits."""
-    for section, option, value in _options(config):
-        key = f"{section}.{option.name}"
-        traits = _traits_of(option, value)
-        if not _reads(config, section):
-            # Refuse values without effect, which would look as if they had one.
-            is_set = config.train.task == "programs" and value != _default(option)
-            ignored = is_set and key != "graph.store"
-            traits = needs(Trait.BLOCK_ROWS) if ignored else None
-        if traits is not None and not (aggregations and key == "model.name"):
-            yield Feature(f"{key} = {show(value)}", traits, (key,))
+    for section in dataclasses.fields(config):
+        options, reads = getattr(config, section.name), _reads(config, section.name)
+        if not reads and config.train.task != "programs":
+            continue
+        for option in _declaring(options.__class__) if reads else dataclasses.fields(options):
+            key, value = f"{section.name}.{option.name}", getattr(options, option.name)
+            traits = _traits_of(option, value) if reads else None
+            if not reads and value != _default(option) and key != "graph.store":
+                # Refuse values without effect, which would look as if they had one.
+                traits = needs(Trait.BLOCK_ROWS)
+            if traits is not None and not (aggregations and key == "model.name"):
+                yield Feature(f"{key} = {show(value)}", traits, (key,))
     name, norm = config.model.name, config.model.norm
     reads_model = _reads(config, "model")
     wanted = aggregations or (find_model(name).aggregations if reads_model else ())
@@ -149,11 +152,10 @@ def show(value: Any) -> str:
     return str(value)
 
 
-def _options(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    for section in dataclasses.fields(config):
-        options = getattr(config, section.name)
-        for option in dataclasses.fields(options):
-            yield section.name, option, getattr(options, option.name)
+@cache
+def _declaring(section: type) -> list[dataclasses.Field[Any]]:
+    """Return the options of a section some of whose values have traits."""
+    return [each for each in dataclasses.fields(section) if each.metadata.get("traits") is not None]
 
 
 def _default(option: dataclasses.Field[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from math import inf
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -71,24 +71,31 @@ def choice(key: str, value: str, choices: Iterable[str]) -> None:
 
 def check_values(section: str, options: Any, but: Collection[str] = ()) -> None:
     """Check choices, ranges and `only_with` of all options; no choices for those in `but`."""
-    ranges = _ranges(options.__class__)
-    for key in fields(options):
+    for key, values, ranges, only_with in _checks(options.__class__):
         name, value = f"{section}.{key.name}", getattr(options, key.name)
-        values = key.metadata.get("values")
         if values and key.name not in but:
             choice(name, value, values)
-        for within in ranges[key.name]:
+        for within in ranges:
             require(within.holds(value), name, value, within.remedy)
-        for other, allowed in key.metadata.get("only_with", {}).items():
+        for other, allowed in only_with.items():
             works = value == key.default or getattr(options, other) in allowed
             require(works, name, value, f"needs {section}.{other}={' or '.join(allowed)}")
 
 
 @cache
-def _ranges(section: type) -> dict[str, tuple[Range, ...]]:
-    """Return the ranges in the annotations of a section's options."""
+def _checks(section: type) -> list[tuple[Field[Any], Collection[Any], tuple[Range, ...], Any]]:
+    """Return the options of a section that are checked: choices, ranges, and `only_with`."""
     hints = typing.get_type_hints(section, include_extras=True)
-    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    checks = (
+        (
+            key,
+            key.metadata.get("values", ()),
+            getattr(hints[key.name], "__metadata__", ()),
+            key.metadata.get("only_with", {}),
+        )
+        for key in fields(section)
+    )
+    return [check for check in checks if any(check[1:])]
 
 
 def known(name: str, names: Collection[str], what: str) -> None:

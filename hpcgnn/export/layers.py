@@ -4,6 +4,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -22,6 +23,7 @@ TEMPLATES = Environment(
     trim_blocks=True,
 )
 TEMPLATES.filters["repr"] = repr
+_TEMPLATE, _CONDITION = cache(TEMPLATES.from_string), cache(TEMPLATES.compile_expression)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +101,7 @@ class Layers:
         """Return the layers for a library."""
 
         def holds(condition: str) -> Any:
-            return TEMPLATES.compile_expression(condition)(m=model)
+            return _CONDITION(condition)(m=model)
 
         def text_of(key: str) -> str:
             return render(layers.get(key, ""), m=model)
@@ -145,6 +147,7 @@ class Layers:
                 yield exported, at.tensor(name)
 
 
+@cache
 def read_layers(name: str) -> dict[str, Any]:
     """Return the texts in a template file, by model or task."""
     file = files("hpcgnn.export") / "templates" / f"{name}.toml"
@@ -153,4 +156,4 @@ def read_layers(name: str) -> dict[str, Any]:
 
 def render(text: str, **values: Any) -> str:
     """Render a template with values."""
-    return TEMPLATES.from_string(text).render(values, log1p=math.log1p)
+    return _TEMPLATE(text).render(values, log1p=math.log1p)

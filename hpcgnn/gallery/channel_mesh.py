@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import spatial
 
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import streamed
@@ -159,7 +159,7 @@ def _random_points(channel: Channel, count: int, generator: np.random.Generator)
 
 
 def _triangles(channel: Channel, points: FloatArray) -> GlobalIndices:
-    corners = spatial.Delaunay(points).simplices.astype(np.int64)
+    corners = scipy.spatial.Delaunay(points).simplices.astype(np.int64)
     outside = channel.distance(points[corners].mean(axis=1)) > 0
     # Triangles with all corners on the cylinder have their centre inside it.
     flat = areas_of(points, corners) < 1e-9 * channel.diameter**2

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import spatial
+import scipy
 
 from hpcgnn import watchdog
 from hpcgnn.comm import RankGroup
@@ -81,7 +81,7 @@ class _Sampling:
     """Interpolates to nodes by a least-squares fit of a quadratic to the nearest cells."""
 
     def __init__(self, flow: CylinderFlow, mesh: ChannelMesh) -> None:
-        tree = spatial.cKDTree(flow.centres)
+        tree = scipy.spatial.cKDTree(flow.centres)
         distances, self._near = tree.query(mesh.positions, _NEIGHBOURS)
         x, y = np.moveaxis((flow.centres[self._near] - mesh.positions[:, None]) / flow.cell, 2, 0)
         terms = np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=2)

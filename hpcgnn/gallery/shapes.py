@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import spatial
+import scipy
 
 from hpcgnn.gallery.graph import GalleryGraph, both_ways
 from hpcgnn.typing import GlobalIndices
@@ -26,7 +26,7 @@ def grid3d(shape: tuple[int, int, int]) -> GalleryGraph:
 def delaunay(num_nodes: int, seed: int) -> GalleryGraph:
     """Return the Delaunay triangulation of at least 4 random points in the unit square."""
     points = np.random.default_rng(seed).random((num_nodes, 2))
-    corners = spatial.Delaunay(points).simplices.astype(np.int64)
+    corners = scipy.spatial.Delaunay(points).simplices.astype(np.int64)
     src = corners.ravel()
     return _undirected("delaunay", num_nodes, src, np.roll(corners, 1, axis=1).ravel())
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from hpcgnn.comm import Network, Sent
 from hpcgnn.config.config import Config
@@ -465,8 +465,8 @@ def _computing(rehearsed: Mapping[int, float], entries: Array, rows: Array) -> F
     sizes = np.stack([entries / max(entries.max(), 1), rows / rows.max()], axis=1)
     known = sizes[list(rehearsed)]
     seconds = np.array(list(rehearsed.values()))
-    alone = len(seconds) == 1
-    factors = np.full(2, seconds[0] / known.sum()) if alone else nnls(known, seconds)[0]
+    same = np.full(2, seconds[0] / known.sum())
+    factors = same if len(seconds) == 1 else scipy.optimize.nnls(known, seconds)[0]
     return np.asarray(sizes @ factors)
 
 

@@ -45,7 +45,8 @@ class OpenStore(ABC):
 
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path, self._file = path, file
-        root = Members(path, file)
+        with format_errors(path, "/"):
+            root = Members(path, file["/"])
         self.scalars = self._describe(root)
         self.fingerprint: str = root.attribute("fingerprint", str)
         self._datasets, self._crcs = root.opened, root.checksums(self.scalars)

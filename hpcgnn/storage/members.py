@@ -66,10 +66,10 @@ class Members:
         """Return a member, or None; soft and external links are refused."""
         item = self.item(name)
         with format_errors(self.path, item):
-            link = self.group.get(name, getlink=True)
-            if link is None:
+            links, key = self.group.id.links, name.encode()
+            if not links.exists(key):
                 return None
-            if not isinstance(link, h5py.HardLink):
+            if links.get_info(key).type != h5py.h5l.TYPE_HARD:
                 raise damaged(
                     self.path, item, "is a link to elsewhere, which a store must not have"
                 )
@@ -145,9 +145,10 @@ def attribute(path: Path, holder: h5py.Group | h5py.Dataset, name: str, kind: ty
     """Return an attribute as `kind` (int, bool or str), or raise `StorageFormatError`."""
     item = f"{holder.name}: attribute {name}"
     with format_errors(path, item):
-        if name not in holder.attrs:
+        attributes = holder.attrs
+        if name not in attributes:
             raise damaged(path, item, "is missing")
-        value = holder.attrs[name]
+        value = attributes[name]
         if isinstance(value, bytes):
             value = value.decode()
     if not isinstance(value, KINDS[kind]):

@@ -20,7 +20,9 @@ void expect_equal(const Hypergraph& graph, const Connectivity& tables,
   for (Net net = 0; net < graph.num_nets(); ++net) {
     const std::map<Part, std::uint32_t> counts = slow_counts(graph, net, part);
     CHECK(tables.num_parts(net) == counts.size());
-    for (int p = 0; p < num_parts; ++p) {
+    for (const auto& [p, count] : counts) CHECK(tables.count(net, p) == count);
+    // Most of many parts have no pins.
+    for (int p = 0; p < num_parts; p += 1 + num_parts / 1024) {
       const auto found = counts.find(static_cast<Part>(p));
       CHECK(tables.count(net, static_cast<Part>(p)) == (found == counts.end() ? 0 : found->second));
     }

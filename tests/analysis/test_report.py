@@ -109,6 +109,12 @@ def make_run(make_writer):
     return make
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leave out what is inside of figures, most of a page's time."""
+    monkeypatch.setattr("hpcgnn.analysis.page.inline_svg", lambda *_: "<svg></svg>")
+
+
 class Reader(HTMLParser):
     """Collects links, identifiers, tables and the balance of tags."""
 
@@ -171,6 +177,7 @@ def test_the_page_of_a_run_has_every_figure_and_needs_nothing_else(capsys, make_
     assert ">sending rank</text>" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_hidden_is_what_had_arrived(capsys, make_run):
     _, text = write(capsys, make_run("run"))
     # Half arrived; the rest took 2 to 5 ms from the other rank's send, behind 4 ms of computing.
@@ -197,6 +204,7 @@ def test_many_runs_are_told_apart(capsys, make_run, tmp_path):
     assert text.count("<details") == 4
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_smallest_error_is_the_best(make_run, tmp_path):
     paths = [make_run(f"run{number}") for number in range(2)]
     for path, value in zip(paths, (0.5, 0.125), strict=True):
@@ -219,6 +227,7 @@ def test_bounds_of_the_sequential_schedule_are_drawn_for_it_alone(capsys, make_r
     assert "Rows in memory, against 2/N and 3/N" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_answers_stand_on_top_and_on_the_terminal(capsys, make_run):
     path = make_run("run")
     facts, text = write(capsys, path)

@@ -1,23 +1,26 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from mpi4py import MPI
+
 import pytest
 
+from benchmarks import bench_banded, supernodes
 from hpcgnn.storage import InstanceHeader, InstanceSplit, InstanceWriter
 from tests.support.supergraphs import NUM_BUCKETS, NUM_FORWARD, random_batch
 
 
-def run(module: str, *words: object) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *map(str, words), "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return `run(main, *words)`, which runs a benchmark and returns the objects it prints."""
+
+    def call(main: Any, *words: object) -> list[dict[str, Any]]:
+        monkeypatch.setattr("sys.argv", ["benchmark", *map(str, words), "--json"])
+        main(MPI.COMM_SELF)
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return call
 
 
 @pytest.fixture
@@ -30,19 +33,19 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def test_supernodes_shrink_what_is_dropped(store: Path) -> None:
+def test_supernodes_shrink_what_is_dropped(store: Path, run: Any) -> None:
     words = ("--store", store, "--blocks", "8", "--supernodes", "0,4,32")
-    none, some, many = run("supernodes", *words)
+    none, some, many = run(supernodes.main, *words)
     assert none["graphs"] == 4
     assert none["dropped"] > some["dropped"] > many["dropped"]
     assert (none["mean_supernodes"], none["beside"]) == (0, 0)
     assert many["fit"] > none["fit"]
 
 
-def test_cases_report_what_they_dropped(store: Path) -> None:
+def test_cases_report_what_they_dropped(store: Path, run: Any) -> None:
     cases = "sparse,banded:8,hybrid:8,banded:128,banded:8:16"
     words = ("--cases", cases, "--hidden", "8", "--repeat", "1")
-    found = run("bench_banded", "--store", store, *words)
+    found = run(bench_banded.main, "--store", store, *words)
     assert [each["propagator"] for each in found] == [
         "sparse",
         "banded",

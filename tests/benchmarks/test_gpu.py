@@ -1,4 +1,4 @@
-import subprocess
+import runpy
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -148,23 +148,16 @@ def test_the_fused_layer_equals_autograd(device, matrix):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["bench_gpu", "--json"],
-        pytest.param(["calibrate_group_size", "--output", "rule.json"], marks=pytest.mark.slow),
-    ],
+    ("script", "words"), [(bench_gpu, []), (calibrate_group_size, ["--output", "rule.json"])]
 )
-def test_without_a_gpu_one_line_says_so(tmp_path, arguments):
-    """The first cupy on the path finds no GPU."""
-    (tmp_path / "cupy.py").write_text("raise ImportError('not here')\n")
-    program = (
-        f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = {arguments!r}\n"
-        f"runpy.run_module('benchmarks.{arguments[0]}', run_name='__main__')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"hpcgnn {arguments[0]}: error: CuPy cannot be imported")
+def test_without_a_gpu_one_line_says_so(monkeypatch, capsys, script, words):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(sys, "argv", [script.__name__, *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(script.__file__, run_name="__main__")
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    name = script.__name__.removeprefix("benchmarks.")
+    assert line.startswith(f"hpcgnn {name}: error: CuPy cannot be imported")

@@ -249,8 +249,18 @@ def test_labels_of_edges(tmp_path: Path, export: Any, kind: str) -> None:
     check(run.path, export, {}, "")
 
 
-@pytest.mark.parametrize("name", ["gine", "sage", "gat", "gcn"])
-@pytest.mark.parametrize("scaling", ["row", "standard"])
+# Scales belong to the inputs, whatever the layers are.
+@pytest.mark.parametrize(
+    ("name", "scaling"),
+    [
+        ("gine", "row"),
+        ("gine", "standard"),
+        ("sage", "standard"),
+        ("gat", "standard"),
+        ("gcn", "row"),
+        ("gcn", "standard"),
+    ],
+)
 def test_features_of_edges_are_scaled(tmp_path: Path, export: Any, name: str, scaling: str) -> None:
     graph = ugly_edges("classes", undirected=True)
     assert graph.edge_features is not None
@@ -344,8 +354,11 @@ def test_fields(tmp_path: Path, export: Any, words: tuple[str, ...]) -> None:
             np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("features", [True, False])
-@pytest.mark.parametrize("name", ["sage", "gat", "transformer", "pna"])
+# Layers read one table of columns, whatever it is made of.
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [("sage", True), ("sage", False), ("gat", True), ("transformer", True), ("pna", True)],
+)
 def test_fields_of_edges(tmp_path: Path, export: Any, name: str, features: bool) -> None:
     given = replace(with_flows(with_holes(random_fields())), edge_features=features)
     store = write_series(MPI.COMM_SELF, tmp_path, given)

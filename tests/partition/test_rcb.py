@@ -78,12 +78,9 @@ def test_parts_are_those_of_the_definition(
     monkeypatch.setattr(rcb, "BINS", 64)
     positions, work = draw(kind)
     expected = by_definition(positions, work, num_parts)
-    # Some ranks have no nodes at all.
-    shares = {
-        "even": NUM_NODES * np.arange(comm.size + 1) // comm.size,
-        "last": np.append(np.zeros(comm.size, int), NUM_NODES),
-    }
-    for starts in shares.values():
+    # Even shares, and one of all nodes: other ranks have none.
+    even = NUM_NODES * np.arange(comm.size + 1) // comm.size
+    for starts in {tuple(even), (*[0] * comm.size, NUM_NODES)}:
         own = slice(*starts[comm.rank : comm.rank + 2])
         found = PlacedNodes(MpiGroup(comm), positions[own], work[own]).bisect(num_parts)
         np.testing.assert_array_equal(found, expected[own])

@@ -197,7 +197,7 @@ def test_node_weights_are_balanced_instead_of_non_zeros(unit: int) -> None:
     assert found.metrics.imbalance < 0.06
 
 
-@pytest.mark.parametrize("num_parts", [2048, 4096])
+@pytest.mark.parametrize("num_parts", [2048, pytest.param(4096, marks=pytest.mark.slow)])
 def test_more_parts_than_a_thousand(num_parts: int) -> None:
     graph = CSRGraph.from_scipy(hubs(9000, 6))
     found = part_graph(num_parts, graph, objective="max_send", preset="fast")

@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from benchmarks.sums_sampler import SumsSampler
 from hpcgnn.sampling import (
@@ -149,7 +149,7 @@ def test_frontier_agrees_with_the_sampler_by_sums() -> None:
     last = np.array([sampler.visits(number)[-1] for number in range(runs)])
     expected = np.array([oracle.visits(topology, walkers, budget, 9, k)[-1] for k in range(runs)])
     table = np.stack([np.bincount(each, minlength=60) for each in (last, expected)])
-    assert stats.chi2_contingency(table[:, table.sum(axis=0) > 0]).pvalue > 1e-4
+    assert scipy.stats.chi2_contingency(table[:, table.sum(axis=0) > 0]).pvalue > 1e-4
 
 
 def test_hubs_that_exceed_the_dashboard_are_popped_by_degree() -> None:

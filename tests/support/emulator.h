@@ -13,9 +13,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <string>
 #include <vector>
 
 #define __device__
@@ -27,7 +24,7 @@ struct Index {
   unsigned x;
 };
 inline Index block_index, block_size, grid_size, thread_index;
-inline std::string error;
+inline const char* error = nullptr;
 
 constexpr int kWarp = 32;
 constexpr std::size_t kStackBytes = 64 << 10;
@@ -46,29 +43,29 @@ struct Warp {
 /// The fibers of one block. They switch by longjmp, which is fast as it saves no signal mask.
 class Block {
  public:
-  Block(unsigned threads, std::function<void()> body)
-      : body_(std::move(body)), warps_((threads + kWarp - 1) / kWarp), fibers_(threads) {
+  /// Each thread calls run(body).
+  Block(unsigned threads, void (*run)(const void*), const void* body)
+      : run_(run), body_(body), warps_((threads + kWarp - 1) / kWarp), fibers_(threads) {
     // Kept between launches and never cleared: most fibers touch one page of their stack.
-    static std::vector<std::unique_ptr<char[]>> stacks;
-    while (stacks.size() < fibers_.size())
-      stacks.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
-    for (std::size_t i = 0; i < fibers_.size(); ++i) fibers_[i].stack = stacks[i].get();
+    static std::vector<char*> stacks;
+    while (stacks.size() < fibers_.size()) stacks.push_back(new char[kStackBytes]);
+    for (std::size_t i = 0; i < fibers_.size(); ++i) fibers_[i].stack = stacks[i];
   }
 
   void run(bool reversed) {
     for (auto& warp : warps_) warp = Warp{};
     for (auto& fiber : fibers_) fiber.state = State::kNew;
     std::size_t left = fibers_.size();
-    while (left > 0 && error.empty()) {
+    while (left > 0 && error == nullptr) {
       const std::uint64_t before = progress_;
       const std::size_t had = left;
-      for (std::size_t i = 0; i < fibers_.size() && error.empty(); ++i) {
+      for (std::size_t i = 0; i < fibers_.size() && error == nullptr; ++i) {
         current_ = reversed ? fibers_.size() - 1 - i : i;
         if (fibers_[current_].state == State::kDone) continue;
         resume(fibers_[current_]);
         left -= fibers_[current_].state == State::kDone;
       }
-      if (left == had && progress_ == before && error.empty())
+      if (left == had && progress_ == before && error == nullptr)
         error = "threads of a warp wait for lanes that never come";
     }
   }
@@ -114,7 +111,7 @@ class Block {
 
   static void enter(unsigned high, unsigned low) {
     Block* const block = reinterpret_cast<Block*>(static_cast<std::uintptr_t>(high) << 32 | low);
-    block->body_();
+    block->run_(block->body_);
     block->fibers_[block->current_].state = State::kDone;
     block->leave();
   }
@@ -143,7 +140,8 @@ class Block {
     leave();
   }
 
-  std::function<void()> body_;
+  void (*run_)(const void*);
+  const void* body_;
   std::vector<Warp> warps_;
   std::vector<Fiber> fibers_;
   jmp_buf scheduler_;
@@ -154,19 +152,19 @@ class Block {
 inline Block* block = nullptr;
 
 /// Returns null, or an error message.
-inline const char* launch(unsigned blocks, unsigned threads, bool reversed,
-                          const std::function<void()>& body) {
-  error.clear();
-  Block fibers(threads, body);
+template <class Body>
+const char* launch(unsigned blocks, unsigned threads, bool reversed, const Body& body) {
+  error = nullptr;
+  Block fibers(threads, [](const void* each) { (*static_cast<const Body*>(each))(); }, &body);
   block = &fibers;
   grid_size.x = blocks;
   block_size.x = threads;
-  for (unsigned i = 0; i < blocks && error.empty(); ++i) {
+  for (unsigned i = 0; i < blocks && error == nullptr; ++i) {
     block_index.x = reversed ? blocks - 1 - i : i;
     fibers.run(reversed);
   }
   block = nullptr;
-  return error.empty() ? nullptr : error.c_str();
+  return error;
 }
 
 }  // namespace emulator

@@ -65,7 +65,10 @@ def command(
     """Return the command and the environment of a run; `fault` as `sitecustomize` reads it."""
     script = f'. "{ROOT}/jobs/env.sh" && mpi_exec "$@"'
     words = [sys.executable, "-m", "hpcgnn.train", f"graph.store={store}", f"run.dir={run}"]
+    # A rank that waits for a stopped one takes a tenth of a core, not most of one (Open MPI 5).
+    waiting = {"yield_strategy": "nanosleep", "nanosleep_time": "200000"}
     environment = {**os.environ, "HPCGNN_VENV": sys.prefix}
+    environment |= {f"OMPI_MCA_threads_pthreads_{key}": value for key, value in waiting.items()}
     if fault is not None:
         environment |= {
             "PYTHONPATH": str(INJECTED),

@@ -1,8 +1,8 @@
 """Small graphs with edge cases for samplers, and distributions by enumeration."""
 
 import numpy as np
+import scipy
 import scipy.sparse as sp
-from scipy import stats
 
 from hpcgnn.sampling import Topology
 from tests.support.matrices import ugly_matrix
@@ -33,4 +33,4 @@ def fits(counts: np.ndarray, probabilities: np.ndarray) -> bool:
     possible = probabilities > 0
     assert counts[~possible].sum() == 0
     expected = counts.sum() * probabilities[possible] / probabilities[possible].sum()
-    return bool(stats.chisquare(counts[possible], expected).pvalue > 1e-4)
+    return bool(scipy.stats.chisquare(counts[possible], expected).pvalue > 1e-4)

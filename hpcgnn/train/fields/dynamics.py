@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointFunction
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import Moment
@@ -261,10 +261,9 @@ class Dynamics:
             with moment.again(begun), running_means_stay(model):
                 return self.outputs(model, read, key)
 
-        # The first frames are data: without this input, `checkpoint` would not record a gradient.
+        # The first frames are data: without this input, no gradient would be recorded.
         needs_gradient = torch.zeros((), requires_grad=True)
         tensors = [tensor for frame in frames for tensor in frame]
-        outputs = checkpoint(
-            run, needs_gradient, *tensors, use_reentrant=True, preserve_rng_state=False
-        )
+        # `checkpoint` would do the same, after importing the compiler of torch: 0.9 s and 34 MiB.
+        outputs = CheckpointFunction.apply(run, False, needs_gradient, *tensors)  # type: ignore[no-untyped-call]
         return ByRows(*outputs)
