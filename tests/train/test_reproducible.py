@@ -32,8 +32,10 @@ WAYS = (
 
 
 def assert_equal_bits(run: Run, other: Run) -> None:
-    assert run.tensors()
-    assert not differences(run, other)
+    """Rank 0 compares the files, which it has written."""
+    if MPI.COMM_WORLD.rank == 0:
+        assert run.tensors()
+        assert not differences(run, other)
 
 
 @pytest.mark.parametrize(
