@@ -211,17 +211,15 @@ def test_rollouts_and_steps_feed_back_what_is_predicted(
             np.testing.assert_allclose(error, due, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["feature:2", "first"])
 def test_given_edges_are_those_of_the_store_and_count_nowhere(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
-    name: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fields = replace(with_flows(planted(), holes=0), edge_features=True)
     store = write_series(comm, comm_tmp_path, fields)
-    words = ("fields.targets=[]", "fields.edge_targets=q", f"fields.edge_fixed={name}")
+    words = ("fields.targets=[]", "fields.edge_targets=q", "fields.edge_fixed=first")
     more = ("model.name=meshgraphnet", "model.num_layers=2", "graph.normalize_features=standard")
     run = train(comm, field_config(store, comm_tmp_path / "run", *words, *more))
     predict = predict_with(comm, run, monkeypatch, capsys)
