@@ -23,9 +23,7 @@ unset PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY=passive
 yield_when_idle
 # A waiting rank sleeps in between (Open MPI 5): busy waiting took a third of the ranks' seconds.
-# 0.2 ms each: asking again after 1 ns took a tenth of the seconds of waiting, this takes a 30th.
 export OMPI_MCA_threads_pthreads_yield_strategy=nanosleep
-export OMPI_MCA_threads_pthreads_nanosleep_time=200000
 PYTEST=(python -m pytest --color=no -p no:cacheprovider -rs)
 $all || PYTEST+=(-m "not slow")
 NO_TESTS=5
