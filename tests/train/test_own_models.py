@@ -184,7 +184,7 @@ def test_a_module_that_a_run_names_is_not_imported(
 @pytest.mark.usefixtures("modules")
 def test_losses_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
-    words = ("model.name=own_model:Damped", "train.epochs=2", "train.dtype=float64")
+    words = ("model.name=own_model:Damped", "train.epochs=3", "train.dtype=float64")
     together = train(comm, make_config(store, comm_tmp_path / "run", *words))
     single = train_alone(comm, make_config(store, comm_tmp_path / "alone", *words))
     losses = single.column("train_loss")
@@ -265,7 +265,7 @@ def test_own_exchange_gives_the_same_losses(
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
-    words = ("train.epochs=2", "train.dtype=float64", f"exchange.schedule={schedule}")
+    words = ("train.epochs=3", "train.dtype=float64", f"exchange.schedule={schedule}")
     methods = ("aware", "push", "own_exchange:HUBS")
     runs = [
         train(comm, make_config(store, comm_tmp_path / name[:4], *words, f"exchange.method={name}"))

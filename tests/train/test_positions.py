@@ -93,8 +93,8 @@ CASES = {
 def test_losses_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
     bare = {"edge_attr": None} if name == "meshgraphnet" else {}
     store = write(comm, comm_tmp_path, **bare)
-    words = [f"model.name={name}", RELATIVE, "train.dtype=float64", "train.epochs=2", *CASES[name]]
-    config = training.make_config(store, comm_tmp_path / "run", *words, "train.evaluate_every=2")
+    words = [f"model.name={name}", RELATIVE, "train.dtype=float64", "train.epochs=3", *CASES[name]]
+    config = training.make_config(store, comm_tmp_path / "run", *words, "train.evaluate_every=3")
     run = training.train(comm, config)
     single = [word for word in words if not word.startswith("exchange.")]
     config = training.make_config(store, comm_tmp_path / "alone", *single)

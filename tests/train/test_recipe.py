@@ -39,7 +39,7 @@ def test_results_do_not_depend_on_the_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, multi_label: bool
 ) -> None:
     store = training.write_store(comm, comm_tmp_path, training.make_graph(multi_label=multi_label))
-    words = (*AUGMENTED, *SMOOTHED, "train.epochs=2")
+    words = (*AUGMENTED, *SMOOTHED, "train.epochs=3")
     run = training.train(comm, training.make_config(store, comm_tmp_path / "all", *words))
     single = training.train_alone(
         comm, training.make_config(store, comm_tmp_path / "alone", *words)

@@ -155,7 +155,7 @@ def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path, 
     graph = make_graph(weighted=True)
     store = write_store(comm, comm_tmp_path, graph, method="empty second")
     file = write_targets(comm, comm_tmp_path / f"t.{kind}", planted(graph))
-    words = (f"graph.targets={file}", "train.epochs=2", "train.dtype=float64", "model.name=gat")
+    words = (f"graph.targets={file}", "train.epochs=3", "train.dtype=float64", "model.name=gat")
     mine = train(comm, make_config(store, comm_tmp_path / "run", *words))
     one = train_alone(comm, make_config(store, comm_tmp_path / "alone", *words))
     last = "test_mae_target1" if kind == "npy" else "test_mae_price"

@@ -72,7 +72,7 @@ def standard(part: np.ndarray | None) -> np.ndarray | None:
 @pytest.mark.several_ranks
 def test_results_do_not_depend_on_the_ranks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = training.write_store(comm, comm_tmp_path, typed_graph("gat"))
-    words = (*DOUBLE, "model.name=gat", "graph.normalize_features=standard", "train.epochs=2")
+    words = (*DOUBLE, "model.name=gat", "graph.normalize_features=standard", "train.epochs=3")
     smoothed = ("correct_and_smooth.enabled=true", "train.label_augmentation=0.5")
     run = training.train(
         comm, training.make_config(store, comm_tmp_path / "all", *words, *smoothed)
