@@ -46,7 +46,7 @@ from tests.support.processes import run_group
 WORLD = MPI.COMM_WORLD
 ROOT = Path(__file__).resolve().parents[1]
 ABORT_STATUS = 70
-POLL_S = 0.0005
+POLL_S = 0.002
 DAILY = 4
 """Ranks of the world of the daily runs, which come after a run on one rank."""
 MOST_EPOCHS = 3

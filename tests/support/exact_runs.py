@@ -41,12 +41,15 @@ EDGE_MODELS = {
     "own_meshgraphnet:MeshNet": ("exchange.keep_states=never",),
 }
 MODELS |= EDGE_MODELS
+SMOOTHED = tuple(
+    f"correct_and_smooth.{each}" for each in ("enabled=true", "correct_steps=5", "smooth_steps=5")
+)
 MODES = {
     "numbers": ("graph.targets=TARGETS", "graph.normalize_features=standard"),
     "spectral": ("graph.structure=spectral", "graph.structure_columns=5"),
     "projection": ("graph.structure=projection", "graph.structure_columns=5"),
-    "smoothed": ("correct_and_smooth.enabled=true", "correct_and_smooth.smooth_matrix=AD"),
-    "smoothed labels": ("correct_and_smooth.enabled=true", "model.norm=batch"),
+    "smoothed": (*SMOOTHED, "correct_and_smooth.smooth_matrix=AD"),
+    "smoothed labels": (*SMOOTHED, "model.norm=batch"),
     "vectors": ("model.embeddings=true", "train.clip_norm=0.1", "train.weight_decay=0.01"),
 }
 OBJECTIVES = {

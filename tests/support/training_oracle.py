@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from mpi4py import MPI
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,13 +15,21 @@ from hpcgnn.nn import NodeModel, TypedModel, make_model
 from hpcgnn.storage import Split
 from tests.support.dense_models import Dense, logits
 from tests.support.node_types import WIDTHS, dense_inputs
-from tests.support.training import NUM_CLASSES, NUM_FEATURES, Graph
+from tests.support.training import NUM_CLASSES, NUM_FEATURES, Graph, Run
 
 LABELLED = (0, 2)
 """Node types of a typed graph that have labels."""
 
 
-def dense_losses(graph: Graph, config: Config, epochs: int) -> list[float]:
+def assert_reference(
+    comm: MPI.Intracomm, run: Run, graph: Graph, config: Config, rtol: float
+) -> None:
+    """Require the losses of a run, which rank 0 has written, to be those of the reference."""
+    if comm.rank == 0:
+        np.testing.assert_allclose(run.column("train_loss"), dense_losses(graph, config), rtol=rtol)
+
+
+def dense_losses(graph: Graph, config: Config) -> list[float]:
     """Return the training loss of each epoch, before its update."""
     seed = config.train.seeds[0]
     model = initial_model(graph, config)
@@ -41,7 +51,7 @@ def dense_losses(graph: Graph, config: Config, epochs: int) -> list[float]:
     classes = torch.zeros(num_nodes, NUM_CLASSES, dtype=torch.float64)
     classes[trains, labels] = 1
     losses = []
-    for epoch in range(epochs):
+    for epoch in range(config.train.epochs):
         optimizer.zero_grad()
         key = DropoutKey(seed, epoch)
         shown, predicted = None, trains

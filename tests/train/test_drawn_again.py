@@ -55,6 +55,7 @@ def check(one: np.ndarray, other: np.ndarray) -> None:
     assert np.linalg.norm(one - other) <= 2e-5 * np.linalg.norm(one)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("wire", ["int4", "int8/native", "native/int8"])
 @pytest.mark.parametrize("name", [*SUMS, *MESSAGES, *ATTENTION])
 def test_a_sequential_schedule_keeps_the_draw(
@@ -69,6 +70,7 @@ def test_a_sequential_schedule_keeps_the_draw(
     check(one, other)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("wire", ["int4", "int8/native", "native/int8"])
 @pytest.mark.parametrize("name", ["gatedgcn", "meshgraphnet"])
 @pytest.mark.parametrize("schedule", ["resident", "sequential"])
@@ -85,6 +87,7 @@ def test_states_that_are_made_again_keep_it(
     check(one, other)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("wire", ["int4", "int8/native", "native/int8"])
 @pytest.mark.parametrize("name", ["gcn", "rgcn", "gat", "gatedgcn fields.edge_targets=q"])
 def test_unrolled_steps_keep_it(

@@ -26,7 +26,7 @@ from hpcgnn.train.optimizer import (
 )
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
-from tests.support.training_oracle import dense_losses
+from tests.support.training_oracle import assert_reference
 
 
 @pytest.fixture
@@ -37,14 +37,12 @@ def store(comm: MPI.Intracomm, comm_tmp_path: Path) -> Path:
 def test_dropout_does_not_depend_on_the_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
-    settings = ("train.epochs=6", "model.dropout=0.5", "model.input_dropout=0.3")
+    settings = ("train.epochs=3", "model.dropout=0.5", "model.input_dropout=0.3")
     config = (*settings, "train.dtype=float64")
     run = training.train(comm, training.make_config(store, comm_tmp_path / "all", *config))
-    alone = comm.Split(comm.rank)
-    single = training.train(
-        alone, training.make_config(store, comm_tmp_path / f"alone{comm.rank}", *config)
+    single = training.train_alone(
+        comm, training.make_config(store, comm_tmp_path / "alone", *config)
     )
-    alone.Free()
     np.testing.assert_allclose(run.column("train_loss"), single.column("train_loss"), rtol=1e-12)
     assert run.column("train_accuracy") == single.column("train_accuracy")
 
@@ -66,7 +64,7 @@ def test_best_model_is_kept_and_patience_ends_the_run(
 def test_predictions_come_from_the_kept_model_of_the_best_seed(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
-    settings = ("train.epochs=9", "train.seeds=[1, 2, 3]", "train.learning_rate=0.05")
+    settings = ("train.epochs=4", "train.seeds=[1, 2, 3]", "train.learning_rate=0.05")
     run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
     seeds = run.summary["seeds"]
     best = max(seeds, key=lambda seed: (seed["valid"], -seed["seed"]))
@@ -84,7 +82,7 @@ def test_predictions_come_from_the_kept_model_of_the_best_seed(
 def test_the_best_seed_is_that_of_the_chosen_metric(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, metric: str
 ) -> None:
-    settings = ("train.epochs=9", "train.seeds=[1, 2, 3]", f"train.metric={metric}")
+    settings = ("train.epochs=4", "train.seeds=[1, 2, 3]", f"train.metric={metric}")
     config = training.make_config(store, comm_tmp_path / "run", *settings)
     run = training.train(comm, config)
     sign = -1 if metric == "loss" else 1
@@ -150,9 +148,8 @@ def test_scaled_features_do_not_depend_on_the_ranks(
     }[kind]
     settings = (f"graph.normalize_features={kind}", "train.epochs=3", "train.dtype=float64")
     config = training.make_config(store, comm_tmp_path / "run", *settings)
-    losses = training.train(comm, config).column("train_loss")
-    expected = dense_losses(replace(graph, features=scaled), config, 3)
-    np.testing.assert_allclose(losses, expected, rtol=1e-12)
+    run = training.train(comm, config)
+    assert_reference(comm, run, replace(graph, features=scaled), config, 1e-12)
 
 
 def test_wide_features_are_scaled_before_they_are_rounded(
@@ -164,10 +161,9 @@ def test_wide_features_are_scaled_before_they_are_rounded(
     store = training.write_store(comm, comm_tmp_path, replace(graph, features=wide))
     settings = ("graph.normalize_features=standard", "train.epochs=3")
     config = training.make_config(store, comm_tmp_path / "run", *settings)
-    losses = training.train(comm, config).column("train_loss")
+    run = training.train(comm, config)
     scaled = (wide - wide.mean(axis=0)) / wide.std(axis=0)
-    expected = dense_losses(replace(graph, features=scaled), config, 3)
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert_reference(comm, run, replace(graph, features=scaled), config, 1e-5)
 
 
 def rates(*overrides: str) -> list[float]:

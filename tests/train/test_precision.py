@@ -19,10 +19,10 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.tasks import check_run
 from tests.support import training
 
-NARROW, QUIET = "train.precision=bfloat16", ("train.evaluate_every=4", "run.save_predictions=false")
+NARROW, QUIET = "train.precision=bfloat16", ("train.evaluate_every=3", "run.save_predictions=false")
 TOLERANCE = 0.02
 """Relative error of a loss: a row keeps 8 bits of each number, an error of at most 2^-8, which
-layers, gradients and the steps of 4 epochs magnify several times."""
+layers, gradients and two steps magnify several times."""
 MODELS = [
     ("sage", "num_layers=3"),
     ("sage", "norm=graph", "jumping=max"),
@@ -49,7 +49,7 @@ WAYS = [(f"exchange.method={each}",) for each in EXCHANGES] + [
 
 
 def losses(comm: MPI.Intracomm, store: Path, run: Path, *words: str) -> list[float]:
-    config = training.make_config(store, run, *QUIET, "train.epochs=4", *words)
+    config = training.make_config(store, run, *QUIET, "train.epochs=3", *words)
     return training.train(comm, config).column("train_loss")
 
 
@@ -131,11 +131,11 @@ def test_a_resumed_run_has_equal_bits_and_float32_weights(
     comm: MPI.Intracomm, comm_tmp_path: Path, name: str
 ) -> None:
     store = training.write_store(comm, comm_tmp_path, training.make_graph())
-    words = (f"model.name={name}", "train.epochs=6", "run.checkpoint_every=1", NARROW)
+    words = (f"model.name={name}", "train.epochs=4", "run.checkpoint_every=1", NARROW)
     words = (*words, "model.dropout=0.3")
     whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *words))
     config = training.make_config(store, comm_tmp_path / "parts", *words)
-    training.train(comm, config, training.StopAfter(3))
+    training.train(comm, config, training.StopAfter(2))
     parts = training.train(comm, config)
     training.assert_same(whole, parts)
     assert {value.dtype.name for value in parts.tensors().values()} == {"float32"}
@@ -211,7 +211,7 @@ def test_few_bits_round_what_trains_and_no_result(
 ) -> None:
     graph = training.make_graph()
     store = training.write_store(comm, comm_tmp_path, graph)
-    words = ("exchange.method=joint", f"exchange.keep_products={keep}", "train.epochs=4")
+    words = ("exchange.method=joint", f"exchange.keep_products={keep}", "train.epochs=2")
     words = (*words, "train.select=last", f"model.name={name}")
     plain = training.train(comm, training.make_config(store, comm_tmp_path / "plain", *words))
     config = training.make_config(store, comm_tmp_path / "run", f"exchange.wire={wire}", *words)

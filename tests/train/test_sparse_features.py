@@ -1,6 +1,8 @@
 """Training on sparse features gives the losses of dense ones, for any number of ranks."""
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from mpi4py import MPI
 
@@ -24,34 +26,43 @@ SAMPLED = ("train.task=sampled", "sampling.budget=30")
 MODELS = ("gcn", "sage", "appnp", "gcnii")
 
 
+@cache
+def written() -> dict[str, bytes]:
+    """Return the files of the graph with sparse and with dense features; part 2 has no nodes."""
+    rng, found = np.random.default_rng(3), {}
+    features = sp.random(N, F, 0.05, "csr", np.float64, rng).toarray()
+    features[7] = 0
+    ends, labels = rng.integers(0, N - 9, (2, 900)), rng.integers(0, 4, N)
+    of_edges = EdgeData(rng.normal(size=(900, 2)).astype(np.float32))
+    part = Partition(np.array([0, 1, 3, 4], np.int32)[rng.integers(0, 4, N)], 5)
+    for name in ("sparse", "dense"):
+        arrays = GraphArrays(
+            name="words",
+            num_nodes=N,
+            edges={"": (ends[0], ends[1])},
+            edge_data={"": of_edges},
+            features=features,
+            sparse_features=name == "sparse",
+            labels=labels,
+            split=np.arange(N) % 3 + 1,
+        )
+        with TemporaryDirectory() as folder:
+            whole, path = Path(folder, "whole.h5"), Path(folder, "parts.h5")
+            store_from_arrays(whole, arrays)
+            with GraphStore.open(whole) as store:
+                write_partitioned(store, path, part, method="block", seed=0)
+            found[name] = path.read_bytes()
+    return found
+
+
 @pytest.fixture
 def stores(comm: MPI.Intracomm, comm_tmp_path: Path) -> dict[str, Path]:
     """The graph with sparse features and with dense ones, in parts, one of them empty."""
-    if comm.rank == 0:
-        rng = np.random.default_rng(3)
-        features = sp.random(N, F, 0.05, "csr", np.float64, rng).toarray()
-        features[7] = 0
-        ends, labels = rng.integers(0, N - 9, (2, 900)), rng.integers(0, 4, N)
-        of_edges = EdgeData(rng.normal(size=(900, 2)).astype(np.float32))
-        # Part 2 has no nodes.
-        part = Partition(np.array([0, 1, 3, 4], np.int32)[rng.integers(0, 4, N)], 5)
-        for name in ("sparse", "dense"):
-            arrays = GraphArrays(
-                name="words",
-                num_nodes=N,
-                edges={"": (ends[0], ends[1])},
-                edge_data={"": of_edges},
-                features=features,
-                sparse_features=name == "sparse",
-                labels=labels,
-                split=np.arange(N) % 3 + 1,
-            )
-            store_from_arrays(comm_tmp_path / "whole.h5", arrays)
-            with GraphStore.open(comm_tmp_path / "whole.h5") as store:
-                path = comm_tmp_path / f"{name}.h5"
-                write_partitioned(store, path, part, method="block", seed=0)
+    paths = {name: comm_tmp_path / f"{name}.h5" for name in ("sparse", "dense")}
+    for name, path in paths.items() if comm.rank == 0 else ():
+        path.write_bytes(written()[name])
     comm.Barrier()
-    return {name: comm_tmp_path / f"{name}.h5" for name in ("sparse", "dense")}
+    return paths
 
 
 def settings(store: Path, folder: Path, *more: str) -> list[str]:

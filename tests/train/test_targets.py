@@ -20,6 +20,7 @@ from tests.support.training import (
     make_graph,
     predict_with,
     train,
+    train_alone,
     write_store,
 )
 
@@ -125,7 +126,7 @@ def test_a_run_that_was_stopped_goes_on(
     store = write_store(comm, comm_tmp_path, graph)
     # One column, with a missing value at a training node.
     file = write_targets(comm, comm_tmp_path / "one.npy", planted(graph)[:, 0])
-    words = (f"graph.targets={file}", f"train.task={task}", "train.epochs=4", "model.dropout=0.2")
+    words = (f"graph.targets={file}", f"train.task={task}", "train.epochs=3", "model.dropout=0.2")
     whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
     config = make_config(store, comm_tmp_path / "parts", *words, "run.checkpoint_every=1")
     train(comm, config, StopAfter(2))
@@ -156,8 +157,7 @@ def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path, 
     file = write_targets(comm, comm_tmp_path / f"t.{kind}", planted(graph))
     words = (f"graph.targets={file}", "train.epochs=3", "train.dtype=float64", "model.name=gat")
     mine = train(comm, make_config(store, comm_tmp_path / "run", *words))
-    alone = comm_tmp_path / f"alone{comm.rank}"
-    one = train(MPI.COMM_SELF, make_config(store, alone, *words))
+    one = train_alone(comm, make_config(store, comm_tmp_path / "alone", *words))
     last = "test_mae_target1" if kind == "npy" else "test_mae_price"
     for name in ("train_loss", "valid_loss", "test_r2", last):
         np.testing.assert_allclose(mine.column(name), one.column(name), rtol=1e-9)

@@ -35,6 +35,7 @@ from tests.support.training import (
     make_config,
     predict_with,
     train,
+    train_alone,
 )
 
 WORDS = ("train.task=edges", "train.dtype=float64", "train.epochs=3", "model.name=gcn")
@@ -67,15 +68,6 @@ def figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in lasting(row).items() if k not in MOVED} for row in rows]
 
 
-def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> list[dict[str, Any]]:
-    """Return the metrics of a run on one rank."""
-    mine, found = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
-    if mine != MPI.COMM_NULL:
-        found = train(mine, make_config(store, path, *words)).metrics
-        mine.Free()
-    return comm.bcast(found)
-
-
 @pytest.mark.several_ranks
 @pytest.mark.parametrize(
     ("kind", "undirected", "more"),
@@ -105,7 +97,7 @@ def test_losses_and_metrics_do_not_depend_on_ranks(
     # The samples depend on the order of the store.
     other = many if SAMPLED in more else graph.write(comm, comm_tmp_path, seed=7)
     together = train(comm, make_config(many, comm_tmp_path / "run", *words)).metrics
-    single = alone(comm, other, comm_tmp_path / "alone", *words)
+    single = train_alone(comm, make_config(other, comm_tmp_path / "alone", *words)).metrics
     for mine, theirs in zip(figures(together), figures(single), strict=True):
         assert mine.keys() == theirs.keys() > METRICS[kind]
         for name, value in mine.items():

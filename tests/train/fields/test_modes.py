@@ -38,8 +38,9 @@ def test_bits_are_equal_on_all_ranks(
     predict_with(comm, run, monkeypatch, capsys)(comm_tmp_path / "all.h5", *where)
     if comm.rank == 0:
         alone = train(MPI.COMM_SELF, field_config(store, comm_tmp_path / "alone", *words))
+        tensors = run.tensors()
         for name, tensor in alone.tensors().items():
-            np.testing.assert_array_equal(run.tensors()[name], tensor, err_msg=name)
+            np.testing.assert_array_equal(tensors[name], tensor, err_msg=name)
         for mine, theirs in zip(run.metrics, alone.metrics, strict=True):
             names = [name for name in mine if name.startswith(("train_", "valid_", "test_"))]
             assert [mine[name] for name in names] == [theirs[name] for name in names]

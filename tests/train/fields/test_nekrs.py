@@ -58,8 +58,9 @@ def test_ranks_do_not_matter_and_folders_come_back(
     run = train(comm, make_config(store, folder / "run", *words))
     if comm.rank == 0:
         alone = train(MPI.COMM_SELF, make_config(store, folder / "alone", *words))
+        tensors = run.tensors()
         for name, tensor in alone.tensors().items() if steps else ():
-            np.testing.assert_array_equal(run.tensors()[name], tensor, err_msg=name)
+            np.testing.assert_array_equal(tensors[name], tensor, err_msg=name)
         np.testing.assert_allclose(run.column("train_loss"), alone.column("train_loss"), rtol=1e-10)
     predict = predict_with(comm, run, monkeypatch, capsys)
     predict(folder / "back", "--rollout", 2, "--from", 0, "--like", folder / "nek")

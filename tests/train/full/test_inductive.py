@@ -17,7 +17,7 @@ from hpcgnn.train.full.predictions import infer, order_by_id
 from hpcgnn.train.run.saved_model import load_saved_graph, open_saved_model
 from tests.support.training import Graph, make_config, make_graph, train, write_store
 
-WORDS = ("train.dtype=float64", "train.epochs=5", "train.select=last", "model.dropout=0.2")
+WORDS = ("train.dtype=float64", "train.epochs=3", "train.select=last", "model.dropout=0.2")
 SETTINGS = {
     "gcn": (),
     "sage, all nodes": ("exchange.active_sets=false", "graph.normalize_features=standard"),

@@ -25,7 +25,7 @@ WORDS = (
     "model.embeddings=true",
     "train.dtype=float64",
     "model.dropout=0.3",
-    "train.epochs=5",
+    "train.epochs=3",
     "train.clip_norm=0.3",
 )
 SPREADS = {

@@ -11,10 +11,9 @@ import pytest
 from hpcgnn.comm import CollectiveInputError
 from tests.support import training
 from tests.support.emulated_gpu import some_gpu
-from tests.support.training_oracle import dense_losses
+from tests.support.training_oracle import assert_reference
 
-EPOCHS = 5
-QUIET = (f"train.epochs={EPOCHS}", f"train.evaluate_every={EPOCHS}", "run.save_predictions=false")
+QUIET = ("train.epochs=3", "train.evaluate_every=3", "run.save_predictions=false")
 DOUBLE = ("train.dtype=float64", "model.dropout=0.3", "model.input_dropout=0.2")
 
 CASES = {
@@ -40,8 +39,7 @@ def test_losses_equal_the_reference(comm: MPI.Intracomm, comm_tmp_path: Path, na
     words = [each if "." in each.split("=")[0] else f"model.{each}" for each in CASES[name]]
     model = f"model.name={name.partition(',')[0]}"
     config = training.make_config(store, comm_tmp_path / "run", model, *QUIET, *DOUBLE, *words)
-    losses = training.train(comm, config).column("train_loss")
-    np.testing.assert_allclose(losses, dense_losses(graph, config, EPOCHS), rtol=1e-11)
+    assert_reference(comm, training.train(comm, config), graph, config, 1e-11)
 
 
 def test_each_type_is_standardised_and_a_run_goes_on(
@@ -49,12 +47,11 @@ def test_each_type_is_standardised_and_a_run_goes_on(
 ) -> None:
     graph = typed_graph("sage")
     store = training.write_store(comm, comm_tmp_path, graph)
-    words = (*DOUBLE, "graph.normalize_features=standard", "train.epochs=4")
+    words = (*DOUBLE, "graph.normalize_features=standard", "train.epochs=3")
     whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *words))
     scaled = {name: standard(each) for name, each in graph.type_features.items()}
     config = training.make_config(store, comm_tmp_path / "parts", *words, "run.checkpoint_every=1")
-    expected = dense_losses(replace(graph, type_features=scaled), config, 4)
-    np.testing.assert_allclose(whole.column("train_loss"), expected, rtol=1e-11)
+    assert_reference(comm, whole, replace(graph, type_features=scaled), config, 1e-11)
     training.train(comm, config, training.StopAfter(2))
     parts = training.train(comm, config)
     names = {name.rpartition("/")[2] for name in parts.tensors() if "/features/" in name}
@@ -75,16 +72,13 @@ def standard(part: np.ndarray | None) -> np.ndarray | None:
 @pytest.mark.several_ranks
 def test_results_do_not_depend_on_the_ranks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = training.write_store(comm, comm_tmp_path, typed_graph("gat"))
-    words = (*DOUBLE, "model.name=gat", "graph.normalize_features=standard", "train.epochs=4")
+    words = (*DOUBLE, "model.name=gat", "graph.normalize_features=standard", "train.epochs=3")
     smoothed = ("correct_and_smooth.enabled=true", "train.label_augmentation=0.5")
     run = training.train(
         comm, training.make_config(store, comm_tmp_path / "all", *words, *smoothed)
     )
-    alone = comm.Split(comm.rank)
-    single = training.train(
-        alone, training.make_config(store, comm_tmp_path / f"alone{comm.rank}", *words, *smoothed)
-    )
-    alone.Free()
+    config = training.make_config(store, comm_tmp_path / "alone", *words, *smoothed)
+    single = training.train_alone(comm, config)
     np.testing.assert_allclose(run.column("train_loss"), single.column("train_loss"), rtol=1e-11)
     np.testing.assert_allclose(
         run.predictions()["probabilities"], single.predictions()["probabilities"], rtol=1e-5
@@ -156,10 +150,10 @@ def test_a_sample_of_everything_is_the_full_graph(
     graph = typed_graph("sage")
     store = training.write_store(comm, comm_tmp_path, graph)
     config = training.make_config(store, comm_tmp_path / "run", *SAMPLED, *words)
-    losses = training.train(comm, config).column("train_loss")
+    run = training.train(comm, config)
     both = graph.adjacency.maximum(graph.adjacency.T)
     whole = replace(graph, adjacency=both, directed=False)
-    np.testing.assert_allclose(losses, dense_losses(whole, config, 3), rtol=1e-9)
+    assert_reference(comm, run, whole, config, 1e-9)
 
 
 @pytest.mark.max_ranks(2)
@@ -192,6 +186,4 @@ def test_formats_of_numbers(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     for precision, tolerance in (("float32", 1e-5), ("bfloat16", 0.02)):
         words = (f"train.precision={precision}", "model.dropout=0.2")
         config = training.make_config(store, comm_tmp_path / precision, *QUIET, *words)
-        losses = training.train(comm, config).column("train_loss")
-        expected = dense_losses(graph, config, EPOCHS)
-        np.testing.assert_allclose(losses, expected, rtol=tolerance)
+        assert_reference(comm, training.train(comm, config), graph, config, tolerance)

@@ -14,8 +14,15 @@ from hpcgnn.comm import CollectiveInputError
 from hpcgnn.gallery.many_graphs import NOISE
 from hpcgnn.storage import Split
 from tests.support.many_graphs import make_graphs, write_graphs
-from tests.support.training import StopAfter, assert_same, make_config, predict_with, train
-from tests.train.links.test_links import figures, metrics_alone
+from tests.support.training import (
+    StopAfter,
+    assert_same,
+    make_config,
+    predict_with,
+    train,
+    train_alone,
+)
+from tests.train.links.test_links import figures
 
 WORDS = (
     "train.task=graphs",
@@ -53,7 +60,7 @@ def test_losses_and_metrics_do_not_depend_on_ranks(
     random = write_graphs(comm, comm_tmp_path, make_graphs())
     metis = write_graphs(comm, comm_tmp_path, make_graphs(), "metis")
     together = train(comm, make_config(random, comm_tmp_path / "run", *words)).metrics
-    alone = metrics_alone(comm, metis, comm_tmp_path / "alone", *words)
+    alone = train_alone(comm, make_config(metis, comm_tmp_path / "alone", *words)).metrics
     for mine, theirs in zip(figures(together), figures(alone), strict=True):
         assert mine.keys() == theirs.keys() > {"valid_accuracy", "test_loss", "train_loss"}
         for name, value in mine.items():
@@ -86,7 +93,9 @@ def test_features_of_edges_come_with_batches(
         run = train(comm, make_config(store, comm_tmp_path / f"run{batch}", *words, *more))
         losses[batch] = run.column("train_loss")
         if batch == 6:
-            alone = metrics_alone(comm, store, comm_tmp_path / "alone", *words, *more)
+            alone = train_alone(
+                comm, make_config(store, comm_tmp_path / "alone", *words, *more)
+            ).metrics
             mine = [row["test_loss"] for row in run.metrics]
             assert mine == pytest.approx([row["test_loss"] for row in alone], rel=1e-9)
     np.testing.assert_allclose(losses[0], losses[1000], rtol=1e-9)
@@ -114,7 +123,7 @@ def test_node_types_and_several_labels(
     store = write_graphs(comm, comm_tmp_path, replace(made, graphs=typed))
     words = (*WORDS, f"graphs.batch={batch}", "model.norm=batch")
     together = train(comm, make_config(store, comm_tmp_path / "run", *words))
-    alone = metrics_alone(comm, store, comm_tmp_path / "alone", *words)
+    alone = train_alone(comm, make_config(store, comm_tmp_path / "alone", *words)).metrics
     for mine, theirs in zip(figures(together.metrics), figures(alone), strict=True):
         assert "valid_micro_f1" in mine
         for name, value in mine.items():

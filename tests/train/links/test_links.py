@@ -33,13 +33,14 @@ from tests.support.training import (
     make_config,
     make_graph,
     train,
+    train_alone,
     write_store,
 )
 
 WORDS = (
     "train.task=links",
     "train.dtype=float64",
-    "train.epochs=4",
+    "train.epochs=3",
     "links.train=0.3",
     "links.valid=0.2",
     "links.test=0.2",
@@ -51,15 +52,6 @@ WORDS = (
 def figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return lines of metrics without values that depend on the ranks."""
     return [{k: v for k, v in lasting(row).items() if k not in MOVED} for row in rows]
-
-
-def metrics_alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> Any:
-    """Return the metrics of a run on one rank."""
-    alone, found = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
-    if alone != MPI.COMM_NULL:
-        found = train(alone, make_config(store, path, *words)).metrics
-        alone.Free()
-    return comm.bcast(found)
 
 
 @pytest.mark.several_ranks
@@ -96,7 +88,7 @@ def test_losses_and_metrics_do_not_depend_on_ranks(
     random = write_store(comm, comm_tmp_path, graph)
     block = write_store(comm, comm_tmp_path, graph, method="block")
     together = train(comm, make_config(random, comm_tmp_path / "run", *words)).metrics
-    alone = metrics_alone(comm, block, comm_tmp_path / "alone", *words)
+    alone = train_alone(comm, make_config(block, comm_tmp_path / "alone", *words)).metrics
     for mine, theirs in zip(figures(together), figures(alone), strict=True):
         assert mine.keys() == theirs.keys() > {"valid_mrr", "test_hits10", "test_auc", "valid_loss"}
         for name, value in mine.items():
@@ -281,7 +273,7 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
     assert links["valid"] == np.count_nonzero((roles == Split.VALID) & ~loops)
     assert links["test"] == np.count_nonzero((roles == Split.TEST) & ~loops)
     assert 0.1 < links["train"] / np.count_nonzero(roles == Split.TRAIN) < 0.5
-    alone = metrics_alone(comm, path, comm_tmp_path / "alone", *words)
+    alone = train_alone(comm, make_config(path, comm_tmp_path / "alone", *words)).metrics
     for mine, theirs in zip(figures(run.metrics), figures(alone), strict=True):
         for name, value in mine.items():
             assert value == pytest.approx(theirs[name], rel=1e-9), name

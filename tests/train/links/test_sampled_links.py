@@ -21,9 +21,10 @@ from tests.support.training import (
     make_config,
     make_graph,
     train,
+    train_alone,
     write_store,
 )
-from tests.train.links.test_links import WORDS, figures, metrics_alone
+from tests.train.links.test_links import WORDS, figures
 
 SAMPLED = (*WORDS, "links.sampled=true", "graph.undirected=true", "train.epochs=3")
 BATCHES = ("sampling.sampler=neighbour", "sampling.fan_outs=[4, 3]", "sampling.budget=16")
@@ -58,7 +59,7 @@ def test_losses_do_not_depend_on_ranks(
     store = write_store(comm, comm_tmp_path, graph)
     words = (*SAMPLED, *setting, "run.save_predictions=false")
     together = train(comm, make_config(store, comm_tmp_path / "run", *words)).metrics
-    alone = metrics_alone(comm, store, comm_tmp_path / "alone", *words)
+    alone = train_alone(comm, make_config(store, comm_tmp_path / "alone", *words)).metrics
     for mine, theirs in zip(figures(together), figures(alone), strict=True):
         for name, value in mine.items():
             assert value == pytest.approx(theirs[name], rel=1e-8), name

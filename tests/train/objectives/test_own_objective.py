@@ -69,7 +69,7 @@ def test_it_goes_on_as_if_nothing_had_happened(
     comm: MPI.Intracomm, comm_tmp_path: Path, source: tuple[str, ...]
 ) -> None:
     store = write_store(comm, comm_tmp_path, make_graph())
-    words = (*WORDS, *source, "train.epochs=4", "model.dropout=0.3", "run.checkpoint_every=1")
+    words = (*WORDS, *source, "train.epochs=3", "model.dropout=0.3", "run.checkpoint_every=1")
     whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
     config = make_config(store, comm_tmp_path / "parts", *words)
     train(comm, config, StopAfter(2))

@@ -225,7 +225,9 @@ def test_resume_refuses_damage_and_changes(comm: MPI.Intracomm, comm_tmp_path: P
         assert "\n" not in str(caught.value)
         assert len(set(comm.allgather(str(caught.value)))) == 1
 
-    for name, (spoil, message) in {**FAULTS, **FORGED}.items():
+    # Several ranks agree on each of the two kinds in one place.
+    every = 1 if comm.size == 1 else 5
+    for name, (spoil, message) in [*FAULTS.items(), *FORGED.items()][::every]:
         copy = comm_tmp_path / name
         if comm.rank == 0:
             shutil.copytree(run.path, copy)

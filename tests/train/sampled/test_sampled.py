@@ -24,6 +24,7 @@ from tests.support.training import (
     make_config,
     make_graph,
     train,
+    train_alone,
     write_store,
 )
 
@@ -52,11 +53,7 @@ def losses(comm: MPI.Intracomm, path: Path, store: Path, *words: str) -> np.ndar
 
 def losses_alone(comm: MPI.Intracomm, path: Path, store: Path, *words: str) -> np.ndarray:
     """Return the losses of one rank, for which the others wait."""
-    alone, found = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
-    if alone != MPI.COMM_NULL:
-        found = losses(alone, path, store, *words)
-        alone.Free()
-    return np.array(comm.bcast(found))
+    return np.array(train_alone(comm, make_config(store, path, *words)).column("train_loss"))
 
 
 @pytest.mark.parametrize(
