@@ -40,16 +40,18 @@ class _RelationBlock:
         return rows
 
 
-_PARTS: WeakKeyDictionary[LocalMatrix, list[_RelationBlock]] = WeakKeyDictionary()
-"""The relations of each block, made once."""
+_Parts = dict[tuple[int, ...], list[_RelationBlock]]
+_PARTS: WeakKeyDictionary[LocalMatrix, _Parts] = WeakKeyDictionary()
+"""The relations of each block for given bounds, made once."""
 
 
 def _parts(block: LocalMatrix, bounds: Sequence[int]) -> Iterator[_RelationBlock]:
     """Yield the relations that have edges in a block, whose rows lie between the bounds."""
-    if block not in _PARTS:
+    known, key = _PARTS.setdefault(block, {}), tuple(bounds)
+    if key not in known:
         assert isinstance(block, LocalCSR)
         relations = np.searchsorted(bounds, block.entry_rows(), side="right") - 1
-        _PARTS[block] = parts = []
+        known[key] = parts = []
         for relation in np.unique(relations):
             kept = relations == relation
             columns = np.unique(block.indices[kept]).astype(np.int32)
@@ -57,7 +59,7 @@ def _parts(block: LocalMatrix, bounds: Sequence[int]) -> Iterator[_RelationBlock
             positions[columns] = np.arange(len(columns))
             part = block.select(positions, len(columns), kept=kept)
             parts.append(_RelationBlock(int(relation), part, columns))
-    yield from _PARTS[block]
+    yield from known[key]
 
 
 class RelationScores(Scores):

@@ -33,7 +33,7 @@ SETTINGS = (
 )
 CHECKPOINTS = {
     "disk": ("run.checkpoint_every=1",),
-    "memory": ("run.checkpoint_every=0", "run.partner_every=1"),
+    "memory": ("run.checkpoint_share=0", "run.partner_every=1"),
 }
 
 

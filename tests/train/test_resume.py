@@ -53,7 +53,7 @@ def store(comm: MPI.Intracomm, comm_tmp_path: Path) -> Path:
 
 def interrupt(comm: MPI.Intracomm, store: Path, run: Path, epoch: int, *settings: str) -> None:
     """Train until a stop in `epoch`; only the stop leaves a checkpoint."""
-    config = training.make_config(store, run, "run.checkpoint_every=0", *settings)
+    config = training.make_config(store, run, "run.checkpoint_share=0", *settings)
     stopped = training.train(comm, config, training.StopAfter(epoch))
     assert stopped.status == EXIT_REQUEUE
     assert not (run / "summary.json").exists()

@@ -29,13 +29,22 @@ class Sum:
 
 
 class LateSum(Sum):
-    """A sum whose products are computed when the total is read; arrays are added after them."""
+    """A sum of products that are computed when the total is read, or when an array is added."""
+
+    @override
+    def add(self, fresh: Tensor) -> None:
+        if isinstance(self.total, RowProducts):
+            self.total = self.total[:]
+        super().add(fresh)
 
     @override
     def add_product(self, rows: Tensor, matrix: Tensor) -> None:
-        if not isinstance(self.total, RowProducts):
+        if self.total is None:
             self.total = RowProducts.of(rows, matrix)
-        self.total.factors.append((rows, matrix))
+        if isinstance(self.total, RowProducts):
+            self.total.factors.append((rows, matrix))
+        else:
+            super().add_product(rows, matrix)
 
 
 class RowProducts(Tensor):

@@ -6,7 +6,7 @@ import torch
 
 from hpcgnn.autograd import Ending, graph_linear
 from hpcgnn.autograd.linear import graph
-from hpcgnn.autograd.linear.products import RowProducts, Sum
+from hpcgnn.autograd.linear.products import LateSum, RowProducts, Sum
 from hpcgnn.autograd.numerics import mixed
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.spmm import DistributedSpMM, Schedule, make_exchange
@@ -75,3 +75,16 @@ def test_only_rows_that_are_read_are_computed() -> None:
     assert products[2:4].shape == (2, 3)
     assert torch.equal(products[2:4], -(rows @ matrix)[2:4])
     assert torch.equal(products + 1, 1 - rows @ matrix)
+
+
+@pytest.mark.parametrize("terms", ["pp", "ap", "pa", "pap"])
+def test_late_sums_have_all_their_products_and_arrays(terms: str) -> None:
+    rows, matrix, found = torch.arange(12.0).reshape(6, 2), torch.ones(2, 3), LateSum()
+    for term in terms:
+        if term == "p":
+            found.add_product(rows, matrix)
+        else:
+            found.add(torch.ones(6, 3))
+    wanted = terms.count("p") * (rows @ matrix) + terms.count("a")
+    assert found.total is not None
+    assert torch.equal(found.total[:], wanted)
