@@ -174,3 +174,20 @@ def test_a_store_that_was_edited_is_not_copied(
     with pytest.raises(InputError, match="nodes/features: does not match its checksum"):
         run(monkeypatch, store, "--random-split", "50,25,25", "-o", out)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("files", ["1,2,7", "7,2,1"])
+def test_nodes_without_labels_are_in_no_set(
+    files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = np.where(np.arange(N) == 7, -1, LABELS)
+    path = tmp_path / "g.h5"
+    edges = {"": (np.arange(N), np.arange(N)[::-1])}
+    store_from_arrays(path, GraphArrays(name="g", num_nodes=N, edges=edges, labels=labels))
+    for node in (1, 2, 7):
+        (tmp_path / str(node)).write_text(f"{node}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"split 'a': node 7 has no label; take it out"):
+        run(monkeypatch, path, "--split-file", f"a={files}")
+    with GraphStore.open(path) as store:
+        assert "a" not in store.splits

@@ -113,6 +113,7 @@ def test_bad_arguments() -> None:
         Topology(np.array([0, 2], np.int64), np.array([0, 0], np.int32))
     with pytest.raises(ValueError, match="seed"):
         RandomWalkSampler(topology=symmetric(), seed=-1, roots=1, length=1)
+    assert len(RandomWalkSampler(topology=symmetric(), seed=0, roots=1, length=1).sample(0))
     with pytest.raises(ValueError, match="enlargement"):
         FrontierSampler(topology=symmetric(), seed=1, walkers=1, budget=2, enlargement=1).sample(0)
 
