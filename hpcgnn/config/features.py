@@ -155,7 +155,8 @@ def show(value: Any) -> str:
 @cache
 def _declaring(section: type) -> list[dataclasses.Field[Any]]:
     """Return the options of a section some of whose values have traits."""
-    return [each for each in dataclasses.fields(section) if each.metadata.get("traits") is not None]
+    options = dataclasses.fields(section)
+    return [option for option in options if option.metadata.get("traits") is not None]
 
 
 def _default(option: dataclasses.Field[Any]) -> Any:

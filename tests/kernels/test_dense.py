@@ -156,3 +156,9 @@ def test_linear_maps_use_them_where_results_are_narrow(
         mixed.multiply(apart, matrix, torch.empty(50, width)), apart @ matrix
     )
     assert not calls
+
+
+def test_a_matrix_of_another_dtype_is_refused() -> None:
+    rows, matrix = torch.ones(4, 3), torch.ones(3, 2, dtype=torch.float64)
+    with pytest.raises(TypeError, match="matrix must be float32"):
+        mixed.multiply(rows, matrix, torch.empty(4, 2))

@@ -26,7 +26,7 @@ _CHUNK_ROWS = 1 << 14
 _CACHED_ROWS = 1 << 12
 """Rows of a chunk that is read without being widened."""
 _NARROW = 128
-"""Columns of results up to which the kernels of this package are faster than BLAS libraries."""
+"""Columns of results up to which the kernels of this package are mostly faster than BLAS."""
 _WIDENED = 1 << 19
 """Numbers of a chunk and its product together if both are widened to float32: 2 MiB."""
 
@@ -95,7 +95,7 @@ def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
     if isinstance(rows, SparseFeatures):
         return rows.write_product(matrix, out)
     if _is_narrow(rows, out):
-        kernels.dense_product(*_arrays(rows, matrix.float(), out), half="bfloat16")
+        kernels.dense_product(*_arrays(rows, as_multiplied(matrix), out), half="bfloat16")
         return out
     if not _widens(rows):
         return torch.matmul(rows, matrix, out=out)
@@ -111,7 +111,7 @@ def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
         rows.write_product(matrix, total, accumulate=True)
         return
     if _is_narrow(rows, total):
-        arrays = _arrays(rows, matrix.float(), total)
+        arrays = _arrays(rows, as_multiplied(matrix), total)
         kernels.dense_product(*arrays, accumulate=True, half="bfloat16")
         return
     if not _widens(rows):
