@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import threadpoolctl
 import torch
 
-from hpcgnn.autograd.numerics.blas import multiply_by_fastest
+from hpcgnn.autograd.numerics.blas import multiply_alike
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.console import number, report, warn
 from hpcgnn.spmd import collective, threads_of
@@ -51,9 +51,9 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
     """Prepare this process for computing; return the number of threads of each of its pools.
 
     The pools are those of torch, of OpenMP, which our kernels also use, and of NumPy's BLAS. Dense
-    float32 products use the fastest library (`hpcgnn.autograd.numerics.blas`). If `requested` is 0,
-    OMP_NUM_THREADS decides if it is set; otherwise the ranks of this host share the cores that they
-    may use.
+    products use the fastest library, the same on all ranks (`hpcgnn.autograd.numerics.blas`). If
+    `requested` is 0, OMP_NUM_THREADS decides if it is set; otherwise the ranks of this host share
+    the cores that they may use.
     """
     own = os.sched_getaffinity(0)
     # A bit for each core: every rank gets this of all.
@@ -78,7 +78,7 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
     torch.set_num_threads(requested)
     # Each BLAS has a pool of its own; a plain start, without OMP_NUM_THREADS, gives it all cores.
     threadpoolctl.threadpool_limits(requested)
-    multiply_by_fastest()
+    multiply_alike(grid)
     return requested
 
 

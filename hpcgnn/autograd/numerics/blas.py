@@ -12,9 +12,10 @@ entries each. Sampled subgraphs and batches of graphs have new shapes in every s
 that is hundreds of MiB in a few hundred epochs. Both caches are bounded here.
 
 bfloat16 is multiplied directly only if that is faster than float32.
+
+What is found by trying or timing may differ between processes, so the ranks of a run agree on it.
 """
 
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -23,6 +24,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from hpcgnn.comm import ProcessGrid, sum_over_ranks
+from hpcgnn.spmd import collective
 
 _MAGNITUDE = 1 << 12
 """Numbers below have 12 bits: more than bfloat16 (8) and tf32 (11) hold."""
@@ -37,21 +41,60 @@ which have the most per step, compile no more kernels than with 64, but twice as
 _CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
-@functools.cache
+_found: dict[Callable[[], bool], bool] = {}
+"""What this process found by trying, or what its ranks agreed on."""
+
+
 def multiply_by_fastest() -> str:
     """Use oneDNN for torch's float32 products if it does not round; return the library.
 
     The library is ``"oneDNN"``, or ``"torch"`` for torch's default; it is tried once per process.
     This also bounds oneDNN's caches, unless the environment sets that or oneDNN was used before.
     """
+    return "oneDNN" if _answer(_takes_onednn) else "torch"
+
+
+def bfloat16_is_fast() -> bool:
+    """Return whether bfloat16 products are faster than float32 ones; measured once."""
+    multiply_by_fastest()
+    return _answer(_times_bfloat16)
+
+
+@collective
+def multiply_alike(grid: ProcessGrid) -> None:
+    """Let all ranks use the same library and precision.
+
+    oneDNN, or products of bfloat16, are used if every rank finds that it can, or that they are
+    faster.
+    """
+    multiply_by_fastest()
+    questions = (_takes_onednn, _times_bfloat16)
+    yes = sum_over_ranks(grid.world, [_answer(question) for question in questions])
+    for question, ranks in zip(questions, yes, strict=True):
+        _found[question] = ranks == grid.size
+    if not _found[_takes_onednn] and (settings := _settings()):
+        settings.fp32_precision = "ieee"
+
+
+def _answer(question: Callable[[], bool]) -> bool:
+    if question not in _found:
+        _found[question] = question()
+    return _found[question]
+
+
+def _settings() -> Any:
+    """Return torch's settings of oneDNN's products; None if this torch or its build lacks them."""
+    library: Any = torch.backends.mkldnn
+    settings: Any = getattr(library, "matmul", None)
+    return settings if hasattr(settings, "fp32_precision") and library.is_available() else None
+
+
+def _takes_onednn() -> bool:
     for name in _CAPACITIES:
         # oneDNN reads these when it computes its first product.
         os.environ.setdefault(name, _KEPT_SHAPES)
-    library: Any = torch.backends.mkldnn
-    settings: Any = getattr(library, "matmul", None)
-    # Some versions of torch lack this setting, and some builds lack oneDNN.
-    if not hasattr(settings, "fp32_precision") or not library.is_available():
-        return "torch"
+    if (settings := _settings()) is None:
+        return False
     previous, stays = settings.fp32_precision, False
     settings.fp32_precision = "bf16"
     try:
@@ -59,13 +102,10 @@ def multiply_by_fastest() -> str:
     finally:
         if not stays:
             settings.fp32_precision = previous
-    return "oneDNN" if stays else "torch"
+    return stays
 
 
-@functools.cache
-def bfloat16_is_fast() -> bool:
-    """Return whether bfloat16 products are faster than float32 ones; measured once."""
-    multiply_by_fastest()
+def _times_bfloat16() -> bool:
     times = []
     for dtype in (torch.bfloat16, torch.float32):
         rows, inner, columns = _TIMED_SHAPE

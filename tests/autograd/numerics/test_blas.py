@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 
+from mpi4py import MPI
+
 import pytest
 import torch
 from torch import Tensor
 
 from hpcgnn.autograd.numerics import blas, mixed
+from hpcgnn.comm import ProcessGrid
 
 
 def test_products_of_this_process_are_float32() -> None:
@@ -39,8 +42,31 @@ def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(blas, "_stays_float32", lambda: False)
     try:
         settings.fp32_precision = "ieee"
-        assert blas.multiply_by_fastest.__wrapped__() == "torch"
+        assert not blas._takes_onednn()
         assert settings.fp32_precision == "ieee"
+    finally:
+        settings.fp32_precision = before
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("question", ["_takes_onednn", "_times_bfloat16"])
+def test_ranks_that_find_different_products_faster_multiply_alike(
+    question: str, comm: MPI.Comm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
+    for name in ("_takes_onednn", "_times_bfloat16"):
+        is_no = name == question and comm.rank == comm.size - 1
+        monkeypatch.setattr(blas, name, lambda no=is_no: not no)
+    monkeypatch.setattr(blas, "_found", {})
+    try:
+        settings.fp32_precision = "bf16"
+        with ProcessGrid(comm) as grid:
+            blas.multiply_alike(grid)
+        assert blas.multiply_by_fastest() == ("torch" if question == "_takes_onednn" else "oneDNN")
+        assert blas.bfloat16_is_fast() == (question == "_takes_onednn")
+        # Only "bf16" lets torch multiply float32 by oneDNN.
+        assert settings.fp32_precision == ("ieee" if question == "_takes_onednn" else "bf16")
     finally:
         settings.fp32_precision = before
 
@@ -108,6 +134,6 @@ def test_rows_of_16_bits_are_multiplied_in_either_precision(
 def test_a_processor_without_16_bit_products_widens(monkeypatch: pytest.MonkeyPatch) -> None:
     took = {torch.bfloat16: 3.0, torch.float32: 1.0}
     monkeypatch.setattr(blas, "_seconds", lambda left, _: took[left.dtype])
-    assert not blas.bfloat16_is_fast.__wrapped__()
+    assert not blas._times_bfloat16()
     took[torch.bfloat16] = 0.4
-    assert blas.bfloat16_is_fast.__wrapped__()
+    assert blas._times_bfloat16()
