@@ -5,7 +5,7 @@ from hpcgnn.autograd.attention.additive import Heads, ScoresOf, attend, edge_dra
 from hpcgnn.autograd.attention.products import ProductHeads, attend_products
 from hpcgnn.autograd.attention.relations import RelationHeads, attend_relations
 from hpcgnn.autograd.dropout import DropoutKey, dropout
-from hpcgnn.autograd.ending import Ending
+from hpcgnn.autograd.ending import WIDENED, Ending
 from hpcgnn.autograd.graphs import (
     CopiesOfGraph,
     GraphMembers,
@@ -50,6 +50,7 @@ __all__ = [
     "ACTIVATIONS",
     "PRECISIONS",
     "REDUCTIONS",
+    "WIDENED",
     "Arithmetic",
     "AskedRows",
     "Chain",

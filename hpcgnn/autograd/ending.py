@@ -5,6 +5,7 @@ The result alone waits for the backward pass: what is not positive there was rec
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,10 @@ from hpcgnn.typing import GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class Ending:
-    """A rectifier, and `dropout` for what reads the rows next; without a key none is dropped."""
+    """A rectifier, and `dropout` for what reads the rows next; without a key none is dropped.
+
+    `WIDENED` ends a model instead.
+    """
 
     node_ids: GlobalIndices
     key: DropoutKey | None = None
@@ -30,6 +34,10 @@ class Ending:
     def scale(self) -> float:
         """The factor by which kept elements are scaled."""
         return 1 / (1 - self.p) if self.drops else 1.0
+
+
+WIDENED = Ending(np.empty(0, np.int64))
+"""No rectifier and no dropout: rows of 16 bits only have results in float32."""
 
 
 def end_rows(rows: Tensor, bias: Tensor | None, ending: Ending | None) -> None:

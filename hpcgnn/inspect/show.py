@@ -3,6 +3,7 @@
 import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpcgnn.console import metric_text, print_table, print_values, report_next
@@ -191,7 +192,7 @@ def show_run(content: Mapping[str, Any]) -> None:
     settings = {f"{table}.{key}": value for table, key, value in _settings(content["config"] or {})}
     changed = [(k, v) for k, v in settings.items() if json.dumps(v) != defaults.get(k)]
     print_table("settings other than defaults", ("key", "value"), changed)
-    report_next(*("analyse", "report", path) if rows else ("train", path / "config.toml"))
+    report_next(*("analyse", "report", path) if rows else ("train", Path(path, "config.toml")))
 
 
 def _scores(metric: str, values: Mapping[str, Any]) -> list[str]:

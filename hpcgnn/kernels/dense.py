@@ -16,17 +16,20 @@ def dense_product(
     matrix: FloatArray,
     out: Array,
     *,
+    bias: FloatArray | None = None,
     accumulate: bool = False,
     half: WireFormat | None = None,
     **run: Unpack[Run],
 ) -> None:
-    """Write ``rows matrix``, (m, n), to `out`, or add it where `accumulate` is set.
+    """Write ``rows matrix``, (m, n), to `out`, plus a `bias` (n,); or add it to `out`.
 
-    `rows` are (m, k) and `matrix` is (k, n) with any strides; all are float32, or all float64. With
-    rows and `out` of 16 bits, in the format `half`, the matrix is float32, and so are the sums. The
-    bits of a row depend on that row and the matrix only.
+    It is added where `accumulate` is set, without a bias. `rows` are (m, k) and `matrix` is (k, n)
+    with any strides; all are float32, or all float64. `rows`, `out` or both may be of 16 bits, in
+    the format `half`, beside a float32 matrix and bias; sums are float32. The bits of a row depend
+    on that row, the matrix and the bias only.
     """
-    _kernels.dense_product(rows, matrix, out, accumulate, half or "", *execution(**run))
+    more = bias, accumulate, half or ""
+    _kernels.dense_product(rows, matrix, out, *more, *execution(**run))
 
 
 def dense_contraction(
@@ -39,7 +42,7 @@ def dense_contraction(
 ) -> None:
     """Add ``leftᵀ right``, (k, n), to `total`, for `left` (m, k) and `right` (m, n).
 
-    All are float32, or all float64; `left` and `right` of 16 bits, in the format `half`, have a
-    float32 total. The bits do not depend on the number of threads.
+    All are float32, or all float64; `left`, `right` or both may be of 16 bits, in the format
+    `half`, beside a float32 total. The bits do not depend on the number of threads.
     """
     _kernels.dense_contraction(left, right, total, half or "", *execution(**run))

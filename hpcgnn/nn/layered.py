@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from hpcgnn.autograd import (
     ACTIVATIONS,
+    WIDENED,
     DropoutKey,
     Ending,
     dropout,
@@ -123,7 +124,9 @@ class LayeredModel(Model):
             return widened(self._layer(last - 1, graph, hidden, key).rows)
         ids = self._view(graph, last - 1).output_ids
         draw = key.at(last) if key is not None else None
-        return widened(self.output(dropout(hidden.rows, ids, draw, self.shape.dropout)))
+        rows = dropout(hidden.rows, ids, draw, self.shape.dropout)
+        logits: Tensor = self.output(rows, WIDENED)
+        return logits
 
     @collective
     @override
@@ -137,6 +140,8 @@ class LayeredModel(Model):
     @collective
     def run_layer(self, index: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
         """Return the output rows of a layer; models whose layers use dropout override it."""
+        if self.ends_layers and index >= self.shape.num_hidden_layers:
+            return self.layers[index](view, x, WIDENED)
         return self.layers[index](view, x)
 
     def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> _Hidden:

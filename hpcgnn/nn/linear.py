@@ -8,7 +8,7 @@ from hpcgnn.autograd import Ending, arithmetic, linear_by_type
 class Linear(nn.Linear):
     """``X Wᵀ + b`` in the arithmetic of the run, with the weights of `torch.nn.Linear`.
 
-    bfloat16 rows give bfloat16 rows.
+    bfloat16 rows give bfloat16 rows, unless the ending is `WIDENED`.
     """
 
     def forward(self, x: Tensor, ending: Ending | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import zlib
 from pathlib import Path
@@ -153,13 +154,17 @@ def test_tables(
     run_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = run_directory / "checkpoints" / "seed1-epoch000005"
+    stopped = run_directory.parent / "stopped"
+    shutil.copytree(run_directory, stopped)
+    (stopped / "summary.json").unlink()
     cases: list[tuple[Path, list[Any]]] = [
+        (stopped, ["train.epochs", "last epoch", f"train {stopped}/config.toml"]),
         (run_directory, ["train.epochs", "seed 2", "75.00 %", "traces"]),
         (checkpoint, ["epoch", "8 numbers", "layer.weight", "F64"]),
     ]
     for path, words in cases:
         monkeypatch.setattr(sys, "argv", ["inspect", str(path)])
         COMMAND.call()
-        output = capsys.readouterr().out
+        output = "".join(capsys.readouterr())
         for word in words:
             assert word in output

@@ -53,6 +53,9 @@ def test_products_and_contractions_equal_float64(
         check_close(out, expected, inner)
         kernels.dense_product(rows, matrix, out, accumulate=True, isa=isa)
         check_close(out, 2 * expected, inner)
+        bias = made(kind, columns)
+        kernels.dense_product(rows, matrix, out, bias=bias, isa=isa)
+        check_close(out, expected + bias, inner)
     total = made(kind, inner, columns)
     expected = total + wide_rows.T @ wide_right
     kernels.dense_contraction(rows, right, total, isa=isa)
@@ -104,6 +107,50 @@ def test_rows_of_16_bits_are_summed_in_float32(shape: tuple[int, int, int], isa:
         kernels.dense_contraction(rows, right, total, threads=threads, **run)
     assert np.array_equal(*totals)
     check_close(totals[0], 1 + numbers_of(rows).T @ numbers_of(right), num_rows)
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("shape", [*SHAPES, (1000, 300, 40)], ids=str)
+@pytest.mark.parametrize("wide", ["rows", "out"])
+def test_one_of_two_may_be_of_16_bits(wide: str, shape: tuple[int, int, int], isa: str) -> None:
+    num_rows, inner, columns = shape
+    rows, right = (made("float32", num_rows, width) for width in (inner, columns))
+    matrix, bias = made("float32", columns, inner).T, made("float32", columns)
+    out = np.zeros((num_rows, columns), np.float32)
+    if wide == "rows":
+        out, right = out.astype(np.uint16), bits_of(right)
+        exact_rows, exact_right = rows.astype(float), numbers_of(right)
+    else:
+        rows = bits_of(rows)
+        exact_rows, exact_right = numbers_of(rows), right.astype(float)
+    run: Any = {"half": "bfloat16", "isa": isa}
+
+    def check(times: float, shift: Any) -> None:
+        expected = times * (exact_rows @ matrix.astype(float)) + shift
+        if wide == "rows":
+            np.testing.assert_allclose(numbers_of(out), expected, rtol=2**-6, atol=2e-3)
+        else:
+            check_close(out, expected, inner)
+
+    kernels.dense_product(rows, matrix, out, bias=bias, **run)
+    check(1, bias)
+    kernels.dense_product(rows, matrix, out, threads=3, **run)
+    check(1, 0)
+    kernels.dense_product(rows, matrix, out, accumulate=True, **run)
+    check(2, 0)
+    total = np.ones((inner, columns), np.float32)
+    kernels.dense_contraction(rows, right, total, **run)
+    check_close(total, 1 + exact_rows.T @ exact_right, num_rows)
+
+
+def test_a_bias_is_checked() -> None:
+    rows, matrix, out = np.ones((4, 3)), np.ones((3, 2)), np.ones((4, 2))
+    with pytest.raises(ValueError, match="bias must have an entry for each column"):
+        kernels.dense_product(rows, matrix, out, bias=np.ones(3))
+    with pytest.raises(TypeError, match="bias must be float64"):
+        kernels.dense_product(rows, matrix, out, bias=np.ones(2, np.float32))
+    with pytest.raises(ValueError, match="not added to a sum"):
+        kernels.dense_product(rows, matrix, out, bias=np.ones(2), accumulate=True)
 
 
 @pytest.mark.parametrize("fault", ["matrix", "out", "columns", "dtype"])

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
+from hpcgnn.autograd.ending import WIDENED, Ending, end_gradient
 from hpcgnn.autograd.linear.products import LateSum, Sum
-from hpcgnn.autograd.numerics.mixed import like_rows, row_chunks
+from hpcgnn.autograd.numerics.mixed import like_rows, narrowed, row_chunks
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import (
@@ -79,7 +79,7 @@ class _Aggregated:
             return gradient
         if order.aggregate_first and order.project_first and for_input is not None:
             with trace.span("dense.project", order=order.backward):
-                projected = arithmetic().product(gradient, weight)
+                projected = arithmetic().affine(gradient, weight, dtype=weight.dtype)
             returned = applied(back, projected, later)
             later()
             for_input.add(returned)
@@ -105,7 +105,7 @@ class _GraphLinear(torch.autograd.Function):
         num_own = (len(tensors) - len(terms)) // 2
         own = tensors[:num_own]
         weights = tuple(like_rows(weight, x) for weight in tensors[num_own:])
-        result, later = Sum(), _Later()
+        result, later = Sum(bias, ending), _Later()
         trace = terms[0].operator.trace
 
         def map_own() -> None:
@@ -120,8 +120,7 @@ class _GraphLinear(torch.autograd.Function):
         ]
         later()
         inputs += own
-        assert result.total is not None
-        end_rows(result.total, bias, ending)
+        ended, ending = result.ended(), None if ending is WIDENED else ending
         ctx.terms, ctx.own_is_input, ctx.ending = terms, [rows is x for rows in own], ending
         needs_rows = ctx.needs_input_grad[3 : 4 + num_own]
         orders = [term.order for term in terms]
@@ -134,9 +133,8 @@ class _GraphLinear(torch.autograd.Function):
             and getattr(x.grad_fn, "is_first", False)
             and not any(order.project_first for order in orders)
         )
-        ended = [] if ending is None else [result.total]
-        ctx.save_for_backward(*weights, *inputs, *ended)
-        return result.total
+        ctx.save_for_backward(*weights, *inputs, *([] if ending is None else [ended]))
+        return ended
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -146,14 +144,19 @@ class _GraphLinear(torch.autograd.Function):
         weights, inputs = saved[:num_weights], saved[num_weights:]
         _, needs_bias, _, needs_input, *needs_own = ctx.needs_input_grad[: 4 + num_own]
         own_sums = needs_bias and not arithmetic().sums_are_whole
+        orders = [term.order for term in ctx.terms]
+        multiplied = all(
+            order.aggregate_first and (order.project_first or not needs_input) for order in orders
+        )
+        upper = narrowed(
+            gradients[0].contiguous(), weights[0].dtype, weights if multiplied else None
+        )
         if ctx.is_first:
             with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
-                rows = gradients[0].contiguous(), result
+                rows = upper, result
                 for_bias, *of_weights = _of_first_layer(rows, ctx.ending, inputs, bias=needs_bias)
             return None, for_bias, None, None, *[None] * num_own, *of_weights
-        gradient, for_bias = end_gradient(
-            gradients[0].contiguous(), result, ctx.ending, of_bias=own_sums
-        )
+        gradient, for_bias = end_gradient(upper, result, ctx.ending, of_bias=own_sums)
         if needs_bias and not own_sums:
             for_bias = arithmetic().total(gradient)
         for_input = (LateSum() if ctx.leaves_products else Sum()) if needs_input else None
@@ -260,7 +263,8 @@ def graph_linear(
     bias
         (out_width,); None leaves it out.
     ending
-        Rectifier and dropout to apply to the sum; None: neither.
+        Rectifier and dropout to apply to the sum; None: neither. With `WIDENED` the result is
+        float32 for bfloat16 rows.
     """
     needs_input, is_dense = x.requires_grad, not isinstance(x, SparseFeatures)
     terms = []

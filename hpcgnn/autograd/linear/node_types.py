@@ -23,7 +23,7 @@ class _LinearByType(torch.autograd.Function):
         # One type after another: only the result is as large as all nodes.
         out = _empty_rows(weights[0], num_rows)
         for where, part, weight, bias in zip(rows, parts, weights, biases, strict=True):
-            mapped = arithmetic().shifted_product(bias, part, weight.t())
+            mapped = arithmetic().affine(part, weight.t(), bias)
             out.index_copy_(0, where, mapped)
         return out
 

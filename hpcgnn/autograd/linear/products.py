@@ -7,25 +7,44 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 from typing_extensions import override
 
+from hpcgnn.autograd.ending import WIDENED, Ending, end_rows
+from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.autograd.numerics.plain import arithmetic
 
 
 class Sum:
-    """A sum of arrays and products in the memory of its first term."""
+    """A sum of arrays and products in the memory of its first term, with a bias and an ending."""
 
-    def __init__(self) -> None:
+    def __init__(self, bias: Tensor | None = None, ending: Ending | None = None) -> None:
         self.total: Tensor | None = None
+        self._wide = ending is WIDENED
+        self._bias, self._ending = bias, None if self._wide else ending
 
     def add(self, fresh: Tensor) -> None:
         """Add an array that nobody else holds."""
-        self.total = fresh if self.total is None else self.total.add_(fresh)
+        if self.total is None:
+            self.total = widened(fresh) if self._wide else fresh
+        else:
+            self.total.add_(fresh)
 
     def add_product(self, rows: Tensor, matrix: Tensor) -> None:
         """Add ``rows matrix``."""
-        if self.total is None:
-            self.total = arithmetic().product(rows, matrix)
-        else:
+        if self.total is not None:
             arithmetic().add_product(self.total, rows, matrix)
+            return
+        early = None
+        if self._ending is None:
+            # In a product the bias costs nothing; an ending also adds it without another pass.
+            early, self._bias = self._bias, None
+        # The dtype of matrices is that of rows, but those of gradients may be wider.
+        dtype = torch.float32 if self._wide and rows.dtype == torch.bfloat16 else matrix.dtype
+        self.total = arithmetic().affine(rows, matrix, early, dtype=dtype)
+
+    def ended(self) -> Tensor:
+        """Return the whole sum, after its bias and its ending."""
+        assert self.total is not None
+        end_rows(self.total, self._bias, self._ending)
+        return self.total
 
 
 class LateSum(Sum):

@@ -22,6 +22,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from hpcgnn import kernels
+from hpcgnn.autograd.ending import end_rows
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.plain import Arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -61,6 +62,21 @@ class ExactArithmetic(Arithmetic):
         if out is None:
             out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
         _multiply(rows, matrix, out, accumulate=False)
+        return out
+
+    @override
+    def affine(
+        self,
+        rows: Tensor,
+        matrix: Tensor,
+        bias: Tensor | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        # There are no rows of 16 bits.
+        assert dtype in {None, rows.dtype}
+        out = self.product(rows, matrix)
+        end_rows(out, bias, None)
         return out
 
     @override

@@ -7,13 +7,14 @@ Processors without bfloat16 instructions multiply it several times slower than f
 rows are widened in chunks that stay in cache, and multiplied in float32.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpcgnn import kernels
+from hpcgnn.autograd.ending import end_rows
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.blas import bfloat16_is_fast
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -27,6 +28,8 @@ _CACHED_ROWS = 1 << 12
 """Rows of a chunk that is read without being widened."""
 _NARROW = 128
 """Columns of results up to which the kernels of this package are mostly faster than BLAS."""
+_MIXED = {torch.float32, torch.bfloat16}
+"""Dtypes that libraries do not multiply together, so that the result takes a pass more."""
 _WIDENED = 1 << 19
 """Numbers of a chunk and its product together if both are widened to float32: 2 MiB."""
 
@@ -74,8 +77,28 @@ class _Widened(torch.autograd.Function):
 
 
 def _converted(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    like = torch.empty(0, dtype=dtype, device=rows.device)
-    return memory_of(like).empty(like, rows.shape).copy_(rows)
+    return empty_rows(rows, rows.shape, dtype).copy_(rows)
+
+
+def empty_rows(like: Tensor, shape: Sequence[int], dtype: torch.dtype | None) -> Tensor:
+    """Return memory where a tensor is, of another dtype unless that is None."""
+    if dtype is not None and dtype != like.dtype:
+        like = torch.empty(0, dtype=dtype, device=like.device)
+    return memory_of(like).empty(like, shape)
+
+
+def narrowed(
+    gradient: Tensor, dtype: torch.dtype, factors: Sequence[Tensor] | None = None
+) -> Tensor:
+    """Return the gradient of a result, which may be wider than its rows, in their dtype.
+
+    It stays as it is if it only has products with `factors` (columns, any), which then are faster.
+    """
+    if gradient.dtype == dtype:
+        return gradient
+    is_narrow = factors is not None and all(factor.shape[1] <= _NARROW for factor in factors)
+    stays = is_narrow and _multiplies(gradient, dtype)
+    return gradient if stays else _converted(gradient, dtype)
 
 
 def blend(x: Tensor, y: Tensor, share: float) -> Tensor:
@@ -90,18 +113,28 @@ def as_multiplied(rows: Tensor) -> Tensor:
     return rows.float() if _widens(rows) else rows
 
 
-def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
-    """Write ``rows matrix`` to `out`, and return it; all may have the same leading dimensions."""
-    if isinstance(rows, SparseFeatures):
-        return rows.write_product(matrix, out)
+def multiply(rows: Tensor, matrix: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Write ``rows matrix`` to `out`, and return it; all may have the same leading dimensions.
+
+    With a `bias` (columns,), in the dtype of weights, that is added. `out` may be float32 beside
+    rows of 16 bits.
+    """
     if _is_narrow(rows, out):
-        kernels.dense_product(*_arrays(rows, as_multiplied(matrix), out), half="bfloat16")
+        arrays = _arrays(rows, _weights(matrix), out)
+        shift = None if bias is None else memory_of(rows).array(bias.contiguous())
+        kernels.dense_product(*arrays, bias=shift, half="bfloat16")
         return out
-    if not _widens(rows):
-        return torch.matmul(rows, matrix, out=out)
-    wide = matrix.float()
-    for chunk in _widened_chunks(rows, out):
-        out[chunk].copy_(multiply(rows[chunk].float(), wide, wide.new_empty(out[chunk].shape)))
+    if isinstance(rows, SparseFeatures):
+        rows.write_product(matrix, out)
+    elif _widens(rows):
+        wide = matrix.float()
+        for chunk in _widened_chunks(rows, out):
+            out[chunk].copy_(multiply(rows[chunk].float(), wide, wide.new_empty(out[chunk].shape)))
+    elif rows.dtype != out.dtype:
+        out.copy_(multiply(rows, matrix, memory_of(rows).empty(rows, out.shape)))
+    else:
+        torch.matmul(rows, matrix, out=out)
+    end_rows(out, bias, None)
     return out
 
 
@@ -111,8 +144,11 @@ def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
         rows.write_product(matrix, total, accumulate=True)
         return
     if _is_narrow(rows, total):
-        arrays = _arrays(rows, as_multiplied(matrix), total)
+        arrays = _arrays(rows, _weights(matrix), total)
         kernels.dense_product(*arrays, accumulate=True, half="bfloat16")
+        return
+    if rows.dtype != total.dtype:
+        total += multiply(rows, matrix, memory_of(rows).empty(rows, total.shape))
         return
     if not _widens(rows):
         total.addmm_(rows, matrix)
@@ -138,6 +174,7 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
         total = gradient.new_zeros((wide.shape[1], narrow.shape[1]), dtype=torch.float32)
         kernels.dense_contraction(*_arrays(wide, narrow, total), half="bfloat16")
         return total.t().contiguous() if turned else total
+    gradient = narrowed(gradient, rows.dtype)
     if rows.dtype != torch.bfloat16:
         if gradient.shape[1] > rows.shape[1]:
             # With the narrower matrix on the left, libraries are up to a third faster.
@@ -158,14 +195,24 @@ def _is_narrow(rows: Tensor, few: Tensor) -> bool:
     return (
         # Functions of torch compute the rows of other classes.
         type(rows) is type(few) is Tensor
-        and rows.dtype == few.dtype
         and rows.is_cpu
         and rows.ndim == 2
         and few.shape[1] <= _NARROW
         and rows.is_contiguous()
         and few.is_contiguous()
-        and (rows.dtype == torch.float32 or _widens(rows))
+        and _multiplies(rows, few.dtype)
     )
+
+
+def _multiplies(rows: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether these kernels are the fastest for rows beside a result of a dtype."""
+    if rows.dtype == dtype:
+        return dtype == torch.float32 or _widens(rows)
+    return {rows.dtype, dtype} == _MIXED and rows.is_cpu and not bfloat16_is_fast()
+
+
+def _weights(matrix: Tensor) -> Tensor:
+    return matrix.float() if matrix.dtype == torch.bfloat16 else matrix
 
 
 def _arrays(*tensors: Tensor) -> list[Any]:

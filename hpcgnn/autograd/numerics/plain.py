@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpcgnn.autograd.ending import Ending, column_sums, end_gradient, end_rows
+from hpcgnn.autograd.ending import WIDENED, Ending, column_sums, end_gradient, end_rows
 from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import (
     add_multiplied,
+    empty_rows,
     like_rows,
     multiply,
+    narrowed,
     row_chunks,
     weight_gradient,
     widened,
@@ -50,12 +52,17 @@ class Arithmetic:
         """Add ``rows matrix`` to `total`."""
         add_multiplied(total, rows, matrix)
 
-    def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-        """Return ``rows matrix + bias``, without history."""
-        # Two passes are faster than torch's function, which first copies the bias to all rows.
-        out = self.product(rows, matrix)
-        end_rows(out, bias, None)
-        return out
+    def affine(
+        self,
+        rows: Tensor,
+        matrix: Tensor,
+        bias: Tensor | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Return ``rows matrix + bias`` in `dtype`, that of the rows if None; without history."""
+        out = empty_rows(rows, (len(rows), matrix.shape[1]), dtype)
+        return multiply(rows, matrix, out, bias)
 
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ``leftᵀ right``, a sum over rows, in the dtype of weights; without history."""
@@ -200,10 +207,13 @@ class _Linear(torch.autograd.Function):
         bias: Tensor | None,
         ending: Ending | None,
     ) -> Tensor:
-        narrow = like_rows(weight, rows)
+        narrow, wide = like_rows(weight, rows), ending is WIDENED
+        ending = None if wide else ending
         ctx.rule, ctx.ending = rule, ending
-        result = rule.product(rows, narrow.t())
-        end_rows(result, bias, ending)
+        early = bias if ending is None else None
+        result = rule.affine(rows, narrow.t(), early, dtype=weight.dtype if wide else None)
+        if ending is not None:
+            end_rows(result, bias, ending)
         ctx.save_for_backward(rows, narrow, None if ending is None else result)
         return result
 
@@ -212,14 +222,13 @@ class _Linear(torch.autograd.Function):
         (rows, narrow, result), rule = ctx.saved_tensors, ctx.rule
         _, for_rows, for_weight, for_bias, _ = ctx.needs_input_grad
         own_sums = for_bias and not rule.sums_are_whole
-        gradient, sums = end_gradient(
-            gradients[0].contiguous(), result, ctx.ending, of_bias=own_sums
-        )
+        upper = narrowed(gradients[0].contiguous(), narrow.dtype, [narrow])
+        gradient, sums = end_gradient(upper, result, ctx.ending, of_bias=own_sums)
         if for_bias and not own_sums:
             sums = rule.total(gradient)
         return (
             None,
-            rule.product(gradient, narrow) if for_rows else None,
+            rule.affine(gradient, narrow, dtype=narrow.dtype) if for_rows else None,
             rule.contract(gradient, rows) if for_weight else None,
             sums,
             None,

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "dense/products.h"
+#include "simd/half.h"
 #include "testing.h"
 
 namespace hpcgnn::kernels::testing {
@@ -61,14 +62,60 @@ void test_tall(Storage storage, const Shape& s, Isa isa) {
   const auto start = random_dense<T>(s.inner * s.columns, 7);
   std::vector<T> alone = start, together = start;
   contract_tall({left.data(), right.data(), alone.data(), s.rows, s.inner, s.columns, s.columns},
-                storage, 1, isa);
+                storage, storage, 1, isa);
   contract_tall({left.data(), right.data(), together.data(), s.rows, s.inner, s.columns, s.columns},
-                storage, 3, isa);
+                storage, storage, 3, isa);
   check(alone == together, "bits of a contraction on threads");
   check_contraction(alone, start, left, right, s);
 }
 
+/// Rows of 16 bits beside results of 32, and the other way round, in blocks and what is left.
+void test_widened(bool rows_are_half, std::int64_t count, Isa isa) {
+  constexpr std::int64_t kInner = 70, kColumns = 19;
+  const auto wide = random_dense<float>(count * kInner, 3);
+  const auto other = random_dense<float>(count * kColumns, 9);
+  const auto matrix = random_dense<float>(kInner * kColumns, 7),
+             bias = random_dense<float>(kColumns, 1);
+  std::vector<std::uint16_t> half(rows_are_half ? wide.size() : other.size());
+  std::vector<float> exact(half.size());
+  for (std::size_t i = 0; i < half.size(); ++i) {
+    half[i] = half::to_bfloat16((rows_are_half ? wide : other)[i]).bits;
+    exact[i] = half::to_float({half[i]});
+  }
+  const auto& left = rows_are_half ? exact : wide;
+  const void* const rows = rows_are_half ? static_cast<const void*>(half.data()) : wide.data();
+  const Storage first = rows_are_half ? Storage::kBFloat16 : Storage::kFloat32;
+  const Storage second = rows_are_half ? Storage::kFloat32 : Storage::kBFloat16;
+  const Buffer panels =
+      pack({matrix.data(), kInner, kColumns, kColumns, 1}, Storage::kFloat32, isa);
+  std::vector<float> out(other.size());
+  std::vector<std::uint16_t> bits(other.size());
+  MultiplyArguments a{rows, panels.get(), bias.data(), out.data(), count, kInner, kColumns};
+  a.repeats = true;
+  if (!rows_are_half) a.out = bits.data();
+  multiply_widened(a, first, second, 2, isa);
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t c = 0; c < kColumns; ++c) {
+      double sum = bias[at(0, c, kColumns)];
+      for (std::int64_t k = 0; k < kInner; ++k)
+        sum += double(left[at(i, k, kInner)]) * double(matrix[at(k, c, kColumns)]);
+      if (rows_are_half)
+        check_sum(out[at(i, c, kColumns)], sum);
+      else
+        check(std::abs(double(half::to_float({bits[at(i, c, kColumns)]})) - sum) <=
+                  0.01 * (1 + std::abs(sum)),
+              "a narrowed product");
+    }
+  std::vector<float> total = matrix;
+  const void* const right = rows_are_half ? static_cast<const void*>(other.data()) : half.data();
+  contract_tall({rows, right, total.data(), count, kInner, kColumns, kColumns}, first, second, 2,
+                isa);
+  check_contraction(total, matrix, left, rows_are_half ? other : exact, {count, kInner, kColumns});
+}
+
 void test_all(Isa isa) {
+  for (const bool rows_are_half : {true, false})
+    for (const std::int64_t count : {0, 1, 192, 500}) test_widened(rows_are_half, count, isa);
   for (const Shape& shape : {Shape{1, 1, 1},
                              {17, 5, 33},
                              {300, 16, 32},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import Ending, graph_linear
+from hpcgnn.autograd import WIDENED, Ending, graph_linear
 from hpcgnn.autograd.numerics import mixed
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.operator import Transposed
@@ -66,6 +66,60 @@ def test_every_order_has_the_right_gradients(
         torch.testing.assert_close(x.grad, full.grad[mine], rtol=1e-11, atol=1e-11)
     if own in ("other", "both"):
         torch.testing.assert_close(others.grad, other.grad[mine], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(("in_width", "out_width"), [(16, 40), (40, 3), (140, 40)])
+def test_logits_of_16_bit_rows_are_float32(
+    comm: MPI.Intracomm,
+    in_width: int,
+    out_width: int,
+    own: bool,
+    fast: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mixed, "bfloat16_is_fast", lambda: fast)
+    matrix = ugly_matrix(44, 83)
+    matrix = matrix / abs(matrix).sum(1).max()
+    rng = np.random.default_rng(in_width)
+
+    def draw(*shape: int) -> torch.Tensor:
+        # Whole numbers of few bits are the same in both precisions.
+        return torch.from_numpy(rng.integers(-8, 9, shape)).double()
+
+    full, bias, mixing = draw(44, in_width), rng.normal(size=out_width), draw(44, out_width)
+    weights = [draw(out_width, in_width) for _ in range(1 + own)]
+    known = [full, *weights, torch.from_numpy(bias).float().double()]
+    for tensor in known:
+        tensor.requires_grad_()
+    expected = torch.from_numpy(matrix.toarray()) @ full @ weights[0].t() + known[-1]
+    if own:
+        expected = expected + full @ weights[1].t()
+    (expected * mixing).sum().backward()
+    trace = TraceRecorder.off()
+    with ProcessGrid(comm) as grid:
+        row_map = RowMap(uneven_starts(44, comm.size, 2), comm.rank)
+        mine = slice(row_map.start, row_map.stop)
+        part = block_row(matrix, row_map, np.float32)
+        operator = DistributedSpMM(grid, part, make_exchange("joint", grid, part, trace), trace)
+        x = full.detach()[mine].bfloat16().requires_grad_()
+        copies = [each.detach().float().requires_grad_() for each in known[1:]]
+        roots = [(x, copies[1])] if own else []
+        result = graph_linear([operator], x, copies[:1], own=roots, bias=copies[-1], ending=WIDENED)
+        assert result.dtype == torch.float32
+        (result * mixing[mine].float()).sum().backward()
+    near = {"rtol": 2**-6, "atol": 2**-7 * float(expected.detach().abs().max())}
+    torch.testing.assert_close(result.double(), expected[mine], **near)
+    of_rows = full.grad[mine]
+    assert x.grad.dtype == torch.bfloat16
+    scale = float(full.grad.abs().max())
+    torch.testing.assert_close(x.grad.double(), of_rows, rtol=2**-6, atol=2**-6 * scale)
+    for copy, whole in zip(copies, known[1:], strict=True):
+        assert copy.grad.dtype == torch.float32
+        total = comm.allreduce(copy.grad.double())
+        scale = float(whole.grad.abs().max())
+        torch.testing.assert_close(total, whole.grad, rtol=2**-6, atol=2**-6 * scale)
 
 
 @pytest.mark.parametrize("exchange", ["aware", "joint", "oblivious"])

@@ -39,46 +39,65 @@ int threads_for(std::int64_t rows, std::int64_t inner, std::int64_t columns, int
   return 2 * rows * inner * columns < kSerial ? 1 : resolve_threads(requested);
 }
 
-/// Memory for a few rows in float32, and what they are in 16 bits.
+/// A few rows at a time in float32, of rows that may have 16 bits a number.
 class Widened {
  public:
   Widened(Storage storage, Isa isa, std::int64_t width)
-      : widen_(table_of<RowsTable>(isa).convert[static_cast<int>(storage)][kWide]),
-        narrow_(table_of<RowsTable>(isa).convert[kWide][static_cast<int>(storage)]),
-        width_(width),
-        numbers_(kWidenedRows * width * static_cast<std::int64_t>(sizeof(float))) {}
+      : is_half_(storage_bytes(storage) == 2), width_(width) {
+    if (!is_half_) return;
+    widen_ = table_of<RowsTable>(isa).convert[static_cast<int>(storage)][kWide];
+    narrow_ = table_of<RowsTable>(isa).convert[kWide][static_cast<int>(storage)];
+    numbers_ = Buffer(kWidenedRows * width * static_cast<std::int64_t>(sizeof(float)));
+  }
 
-  void* get() const { return numbers_.get(); }
+  bool is_half() const { return is_half_; }
+  std::int64_t row_bytes() const { return width_ * (is_half_ ? 2 : 4); }
+
+  /// The rows from `first` on, as they are stored.
+  const void* at(const void* rows, std::int64_t first) const {
+    return static_cast<const char*>(rows) + first * row_bytes();
+  }
 
   /// Read `count` rows from row `first` on.
   const void* load(const void* rows, std::int64_t first, std::int64_t count) const {
-    const auto* const source = static_cast<const std::uint16_t*>(rows) + first * width_;
+    if (!is_half_) return at(rows, first);
     // The rows lie side by side: they are converted as one.
-    widen_({source, nullptr, get(), 1, count * width_}, 0, 1);
-    return get();
+    widen_({at(rows, first), nullptr, numbers_.get(), 1, count * width_}, 0, 1);
+    return numbers_.get();
+  }
+
+  /// Where to write rows from row `first` on, before `store`.
+  void* room(void* rows, std::int64_t first) const {
+    return is_half_ ? numbers_.get() : const_cast<void*>(at(rows, first));
   }
 
   void store(void* rows, std::int64_t first, std::int64_t count) const {
-    auto* const out = static_cast<std::uint16_t*>(rows) + first * width_;
-    narrow_({get(), nullptr, out, 1, count * width_}, 0, 1);
+    if (is_half_)
+      narrow_({numbers_.get(), nullptr, const_cast<void*>(at(rows, first)), 1, count * width_}, 0,
+              1);
   }
 
  private:
   static constexpr int kWide = static_cast<int>(Storage::kFloat32);
-  RowsTable::Kernel widen_, narrow_;
+  RowsTable::Kernel widen_ = nullptr, narrow_ = nullptr;
+  bool is_half_;
   std::int64_t width_;
   Buffer numbers_;
 };
 
 /// total += upper^T rows by widened pieces that stay in the level-2 cache.
-void contract_half(const ContractArguments& a, Storage half, Isa isa) {
+void contract_widened(const ContractArguments& a, Storage upper_storage, Storage rows_storage,
+                      Isa isa) {
   const auto kernel = table_of<ProductsTable>(isa).contract[place(Storage::kFloat32)];
-  const Widened upper(half, isa, a.width), rows(half, isa, a.columns);
+  const Widened upper(upper_storage, isa, a.width), rows(rows_storage, isa, a.columns);
   for (std::int64_t start = 0; start < a.num_rows; start += kWidenedRows) {
     ContractArguments part = a;
     part.num_rows = std::min(kWidenedRows, a.num_rows - start);
     part.upper = upper.load(a.upper, start, part.num_rows);
     part.rows = rows.load(a.rows, start, part.num_rows);
+    const std::int64_t next = std::min(start + kWidenedRows, a.num_rows);
+    part.ahead = upper.at(a.upper, next);
+    part.ahead_bytes = std::min(kWidenedRows, a.num_rows - next) * upper.row_bytes();
     kernel(part, 0, a.width);
   }
 }
@@ -123,17 +142,20 @@ void contract(const ContractArguments& a, Storage storage, int num_threads, Isa 
   });
 }
 
-void multiply_half(const MultiplyArguments& a, Storage half, int num_threads, Isa isa) {
+void multiply_widened(const MultiplyArguments& a, Storage rows_storage, Storage out_storage,
+                      int num_threads, Isa isa) {
   const auto kernel = table_of<ProductsTable>(isa).multiply[place(Storage::kFloat32)];
   const auto compute = [&](std::int64_t task) {
     const std::int64_t first = task * kWidenedRows;
     const std::int64_t count = std::min(kWidenedRows, a.num_rows - first);
-    const Widened rows(half, isa, a.inner), sums(half, isa, a.columns);
+    const Widened rows(rows_storage, isa, a.inner), sums(out_storage, isa, a.columns);
     MultiplyArguments part = a;
     part.rows = rows.load(a.rows, first, count);
-    part.from = a.from ? sums.load(a.from, first, count) : nullptr;
-    part.out = sums.get();
+    if (a.from && !a.repeats) part.from = sums.load(a.from, first, count);
+    part.out = sums.room(a.out, first);
     part.num_rows = count;
+    part.ahead = rows.at(a.rows, first + count);
+    part.ahead_row_bytes = rows.row_bytes();
     for (std::int64_t i = 0; i < count; i += kTaskRows)
       kernel(part, i, std::min(count, i + kTaskRows));
     sums.store(a.out, first, count);
@@ -142,14 +164,16 @@ void multiply_half(const MultiplyArguments& a, Storage half, int num_threads, Is
                  (a.num_rows + kWidenedRows - 1) / kWidenedRows, compute);
 }
 
-void contract_tall(const ContractArguments& a, Storage storage, int num_threads, Isa isa) {
-  const bool is_half = storage_bytes(storage) == 2;
-  const Storage sums = is_half ? Storage::kFloat32 : storage;
+void contract_tall(const ContractArguments& a, Storage upper, Storage rows_storage, int num_threads,
+                   Isa isa) {
+  const std::int64_t upper_bytes = storage_bytes(upper), rows_bytes = storage_bytes(rows_storage);
+  const bool is_half = upper_bytes == 2 || rows_bytes == 2;
+  const Storage sums = accumulator_of(upper);
   const std::int64_t size = a.width * a.pitch, bytes = storage_bytes(sums);
   const auto kernel = table_of<ProductsTable>(isa).contract[place(sums)];
   const auto run = [&](const ContractArguments& part) {
     if (is_half)
-      contract_half(part, storage, isa);
+      contract_widened(part, upper, rows_storage, isa);
     else
       kernel(part, 0, a.width);
   };
@@ -162,12 +186,11 @@ void contract_tall(const ContractArguments& a, Storage storage, int num_threads,
   const std::int64_t rows = (a.num_rows + count - 1) / count;
   const Buffer pieces(count * size * bytes);
   char* const totals = static_cast<char*>(pieces.get());
-  const std::int64_t row_bytes = storage_bytes(storage);
   const auto compute = [&](std::int64_t piece) {
     ContractArguments part = a;
     const std::int64_t first = std::min(a.num_rows, piece * rows);
-    part.upper = static_cast<const char*>(a.upper) + first * a.width * row_bytes;
-    part.rows = static_cast<const char*>(a.rows) + first * a.columns * row_bytes;
+    part.upper = static_cast<const char*>(a.upper) + first * a.width * upper_bytes;
+    part.rows = static_cast<const char*>(a.rows) + first * a.columns * rows_bytes;
     part.total = totals + piece * size * bytes;
     part.num_rows = std::min(rows, a.num_rows - first);
     std::fill_n(static_cast<char*>(part.total), size * bytes, '\0');

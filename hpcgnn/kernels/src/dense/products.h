@@ -22,6 +22,9 @@ struct MultiplyArguments {
   const void* from;    ///< num_rows by columns, and may be out; null = zeros
   void* out;           ///< num_rows by columns
   std::int64_t num_rows, inner, columns;
+  bool repeats = false;         ///< `from` is one row, for all
+  const void* ahead = nullptr;  ///< rows that will be read next; null = those behind `rows`
+  std::int64_t ahead_row_bytes = 0;
 };
 
 /// total += upper^T rows, the gradient of a matrix.
@@ -30,6 +33,8 @@ struct ContractArguments {
   const void* rows;   ///< num_rows by columns
   void* total;        ///< width by columns, `pitch` elements from one row to the next
   std::int64_t num_rows, width, columns, pitch;
+  const void* ahead = nullptr;  ///< what will be read next; null = the rows behind `upper`
+  std::int64_t ahead_bytes = 0;
 };
 
 /// Kernels by storage type, float32 and float64: for rows [first, last), and for rows [first, last)
@@ -72,13 +77,15 @@ Buffer pack(const MatrixView& matrix, Storage storage, Isa isa);
 void multiply(const MultiplyArguments& arguments, Storage storage, int num_threads, Isa isa);
 void contract(const ContractArguments& arguments, Storage storage, int num_threads, Isa isa);
 
-/// As `multiply`, where rows, `from` and the result have 16 bits a number and panels are float32:
-/// a few rows at a time are widened. `half` is the type of the rows.
-void multiply_half(const MultiplyArguments& arguments, Storage half, int num_threads, Isa isa);
+/// As `multiply` with a float32 matrix, where rows, or the result, or both may have 16 bits a
+/// number: a few rows at a time are widened. `from` is like the result, or a float32 row for all.
+void multiply_widened(const MultiplyArguments& arguments, Storage rows, Storage out,
+                      int num_threads, Isa isa);
 
 /// As `contract`, where threads share the rows; pieces of rows are summed in order, so that the
-/// bits depend on the sizes only. Rows of 16 bits have a float32 total. @pre The total is
-/// contiguous.
-void contract_tall(const ContractArguments& arguments, Storage storage, int num_threads, Isa isa);
+/// bits depend on the sizes only. Either operand may have 16 bits a number: the total is float32.
+/// @pre The total is contiguous.
+void contract_tall(const ContractArguments& arguments, Storage upper, Storage rows, int num_threads,
+                   Isa isa);
 
 }  // namespace hpcgnn::kernels

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 
 #include "dense/products.h"
+#include "simd/prefetch.h"
 
 namespace hpcgnn::kernels {
 
@@ -22,8 +24,7 @@ struct ProductKernels {
   static constexpr std::int64_t kInner = 512;
   /// Rows of both operands of a contraction in one pass, so that they stay in the level-2 cache.
   static constexpr std::int64_t kChunk = 256;
-  /// Numbers of a cache line.
-  static constexpr std::int64_t kLine = 64 / sizeof(Scalar);
+  static constexpr std::int64_t kLine = 64;
 
   /// The existing columns of a panel: whole registers, or their first lanes.
   struct Columns {
@@ -42,24 +43,32 @@ struct ProductKernels {
     }
   };
 
+  /// Where the sums of a tile begin, and where they go.
+  struct Sums {
+    const Scalar* from;  ///< null = zeros
+    std::int64_t from_pitch;
+    Scalar* out;
+    std::int64_t out_pitch;
+  };
+
   /// The sums of R rows in N registers each: `factor(k, r)` is an element of row r, `panel + k *
   /// pitch` the row of the panel that it multiplies. Lanes beyond the panel's columns are read only
   /// if `kFilled`. `inner` cache lines at `ahead`, unless it is null, are prefetched meanwhile.
   template <int R, int N, bool kFilled, class Factor>
   HPCGNN_INLINE static void tile(std::int64_t inner, const Scalar* panel, std::int64_t pitch,
-                                 Columns there, const Scalar* from, Scalar* out,
-                                 std::int64_t out_pitch, const Factor& factor,
-                                 const Scalar* ahead) {
+                                 Columns there, const Sums& s, const Factor& factor,
+                                 const void* ahead) {
+    const std::byte* const fetched = static_cast<const std::byte*>(ahead);
     Reg sums[R][N];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
       for (int n = 0; n < N; ++n)
-        sums[r][n] = from ? there.load(from + r * out_pitch, n) : V::zero();
+        sums[r][n] = s.from ? there.load(s.from + r * s.from_pitch, n) : V::zero();
     }
     const auto pass = [&](const auto& load) {
       for (std::int64_t k = 0; k < inner; ++k) {
-        if (ahead) __builtin_prefetch(ahead + k * kLine);
+        if (fetched) prefetch_far(fetched, k * kLine);
         Reg row[N];
 #pragma GCC unroll 2
         for (int n = 0; n < N; ++n) row[n] = load(panel + k * pitch, n);
@@ -78,7 +87,7 @@ struct ProductKernels {
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-      for (int n = 0; n < N; ++n) there.store(out + r * out_pitch, n, sums[r][n]);
+      for (int n = 0; n < N; ++n) there.store(s.out + r * s.out_pitch, n, sums[r][n]);
     }
   }
 
@@ -106,21 +115,28 @@ struct ProductKernels {
     Scalar* const out = static_cast<Scalar*>(a.out);
     const std::int64_t pitch = a.inner;
     // Long rows are more streams than processors prefetch.
-    const bool fetches = pitch >= 4 * kLine && pitch <= kInner;
+    const bool fetches =
+        pitch * static_cast<std::int64_t>(sizeof(Scalar)) >= 4 * kLine && pitch <= kInner;
     // If there is nothing to add up, one pass writes `from`.
     for (std::int64_t k = 0; k == 0 || k < a.inner; k += kInner) {
       const Scalar* const from = k ? out : static_cast<const Scalar*>(a.from);
+      const std::int64_t from_pitch = k || !a.repeats ? a.columns : 0;
       const std::int64_t inner = std::min(kInner, a.inner - k);
       for (std::int64_t c = 0; c < a.columns; c += kPanel) {
         const Columns there{static_cast<int>(std::min<std::int64_t>(kPanel, a.columns - c))};
         const Scalar* const panel = panels + c * a.inner + k * kPanel;
         cover(first, last, there, [&]<int R, int N>(std::int64_t i) {
           const Scalar* const read = rows + i * a.inner + k;
-          const std::int64_t place = i * a.columns + c;
+          const void* ahead = nullptr;
+          if (fetches && c == 0)
+            ahead = a.ahead
+                        ? far_address(static_cast<const std::byte*>(a.ahead), i * a.ahead_row_bytes)
+                        : far_address(read, R * pitch);
+          const Sums sums{from ? from + i * from_pitch + c : nullptr, from_pitch,
+                          out + i * a.columns + c, a.columns};
           tile<R, N, true>(
-              inner, panel, kPanel, there, from ? from + place : nullptr, out + place, a.columns,
-              [&](std::int64_t j, int r) { return read[r * pitch + j]; },
-              fetches && c == 0 ? read + R * pitch : nullptr);
+              inner, panel, kPanel, there, sums,
+              [&](std::int64_t j, int r) { return read[r * pitch + j]; }, ahead);
         });
       }
     }
@@ -134,17 +150,22 @@ struct ProductKernels {
       const std::int64_t count = std::min(kChunk, a.num_rows - start);
       const Scalar* const upper = static_cast<const Scalar*>(a.upper) + start * a.width;
       const Scalar* const rows = static_cast<const Scalar*>(a.rows) + start * a.columns;
-      // The next rows, some of whose lines are brought with each tile.
-      const Scalar* ahead = start + 2 * kChunk <= a.num_rows ? upper + kChunk * width : nullptr;
-      const Scalar* const end = upper + 2 * kChunk * width;
+      // What is read next, some of whose lines are brought with each tile.
+      const std::int64_t chunk_bytes = kChunk * width * static_cast<std::int64_t>(sizeof(Scalar));
+      const void* ahead = a.ahead;
+      std::int64_t left = a.ahead ? a.ahead_bytes : chunk_bytes;
+      if (!ahead && start + 2 * kChunk <= a.num_rows) ahead = upper + kChunk * width;
       for (std::int64_t c = 0; c < a.columns; c += kPanel) {
         const Columns there{static_cast<int>(std::min<std::int64_t>(kPanel, a.columns - c))};
         cover(first, last, there, [&]<int R, int N>(std::int64_t i) {
           Scalar* const out = total + i * a.pitch + c;
+          const Sums sums{out, a.pitch, out, a.pitch};
           tile<R, N, false>(
-              count, rows + c, a.columns, there, out, out, a.pitch,
-              [&](std::int64_t k, int r) { return upper[k * width + i + r]; }, ahead);
-          if (ahead) ahead = ahead + 2 * count * kLine <= end ? ahead + count * kLine : nullptr;
+              count, rows + c, a.columns, there, sums,
+              [&](std::int64_t k, int r) { return upper[k * width + i + r]; },
+              left > 0 ? ahead : nullptr);
+          if (ahead) ahead = far_address(static_cast<const std::byte*>(ahead), count * kLine);
+          left -= count * kLine;
         });
       }
     }

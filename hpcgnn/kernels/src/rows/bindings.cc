@@ -200,9 +200,10 @@ SoftmaxTargets softmax_targets(const AnyMatrix& logits, const Offsets& labels, d
   require(targets.width > 0, "logits must have a column for each class");
   require(smoothing >= 0.0 && smoothing < 1.0, "smoothing must be in [0, 1)");
   require(extent(labels, 0) == targets.num_rows, "labels must have one entry for each row");
+  bool fit = true;
   for (std::int64_t i = 0; i < targets.num_rows; ++i)
-    require(labels.data()[i] >= 0 && labels.data()[i] < targets.width,
-            "labels must be columns of the logits");
+    fit &= static_cast<std::uint64_t>(labels.data()[i]) < static_cast<std::uint64_t>(targets.width);
+  require(fit, "labels must be columns of the logits");
   return targets;
 }
 

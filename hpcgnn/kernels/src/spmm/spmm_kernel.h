@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "simd/prefetch.h"
 #include "simd/storages.h"
 #include "spmm/problem.h"
 
@@ -18,14 +19,6 @@ inline constexpr std::int64_t kPrefetchLines = 96;
 // Between reads of x the hardware loses track of the pattern and its values: their lines are
 // prefetched this many non-zeros ahead.
 inline constexpr std::int64_t kPatternDistance = 512;
-
-/// Prefetch the line of an element that may lie behind the end of its array.
-template <class T>
-HPCGNN_INLINE void prefetch_far(const T* array, std::int64_t element) {
-  const auto address = reinterpret_cast<std::uintptr_t>(array);
-  __builtin_prefetch(
-      reinterpret_cast<const void*>(address + static_cast<std::uintptr_t>(element) * sizeof(T)));
-}
 
 /// Whether a row lies in the pattern and is not too long; one branch, since every row is checked.
 HPCGNN_INLINE bool row_is_sound(const SpmmProblem& p, std::int64_t begin, std::int64_t end) {
