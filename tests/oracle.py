@@ -135,7 +135,10 @@ def _one_line(text: str) -> list[str]:
 def _refusals(config: Config, store: Path, case: Case) -> Iterator[str]:
     """Yield the lines with which a case may be refused; none if it must train."""
     if "links" in config.train.tasks and not len(deal(case.graph, config).shares["train"]):
-        yield f"{store}: no edge to train on among links.relations; raise links.train"
+        yield (
+            f"{store}: no edge to train on among links.relations, where self loops do not count; "
+            "raise links.train, or take another store"
+        )
     try:
         check_run(config)
         with GraphStore.open(store) as opened:

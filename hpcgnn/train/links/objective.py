@@ -242,7 +242,8 @@ def _count(grid: ProcessGrid, links: Links) -> dict[str, int]:
 def _fault(config: Config, counts: dict[str, int]) -> InputError | None:
     if counts["train"] == 0:
         return InputError(
-            f"{config.graph.store}: no edge to train on among links.relations; raise links.train"
+            f"{config.graph.store}: no edge to train on among links.relations, where self loops "
+            "do not count; raise links.train, or take another store"
         )
     links, sampling, size = config.links, config.sampling, counts["train"]
     if links.sampled and sampling.sampler == "neighbour":
