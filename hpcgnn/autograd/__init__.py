@@ -20,7 +20,7 @@ from hpcgnn.autograd.graphs import (
 from hpcgnn.autograd.linear.graph import graph_linear
 from hpcgnn.autograd.linear.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.linear.relations import relation_linear
-from hpcgnn.autograd.losses.softmax import cross_entropy_sum
+from hpcgnn.autograd.losses.softmax import cross_entropies, cross_entropy_sum
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.messages.chain import (
     ACTIVATIONS,
@@ -82,6 +82,7 @@ __all__ = [
     "attend_relations",
     "blend",
     "computing_with",
+    "cross_entropies",
     "cross_entropy_sum",
     "dropout",
     "edge_draw",

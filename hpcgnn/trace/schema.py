@@ -103,7 +103,7 @@ class TraceSink:
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Append `records`, one line each; after a failure the file is closed."""
-        lines = [json.dumps(record, separators=(",", ":"), default=_plain) for record in records]
+        lines = [_ENCODER.encode(record) for record in records]
         if lines:
             self._write_all(("\n".join(lines) + "\n").encode())
 
@@ -142,3 +142,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a trace cannot hold {value!r}")
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)

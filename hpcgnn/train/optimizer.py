@@ -150,13 +150,16 @@ def learning_rate(config: TrainConfig, epoch: int, step: int) -> float:
     if config.decay_steps:
         progress = min(step / config.decay_steps, 1.0)
     gamma = config.schedule_gamma
-    factor: float = {
-        "constant": 1.0,
-        "step": gamma ** sum(epoch >= step for step in config.schedule_steps),
-        "linear": 1 - (1 - gamma) * progress,
-        "exponential": gamma**progress,
-        "cosine": gamma + (1 - gamma) * 0.5 * (1 + math.cos(math.pi * progress)),
-    }[config.schedule]
+    factor = 1.0
+    match config.schedule:
+        case "step":
+            factor = gamma ** sum(epoch >= step for step in config.schedule_steps)
+        case "linear":
+            factor = 1 - (1 - gamma) * progress
+        case "exponential":
+            factor = gamma**progress
+        case "cosine":
+            factor = gamma + (1 - gamma) * 0.5 * (1 + math.cos(math.pi * progress))
     return config.learning_rate * factor
 
 

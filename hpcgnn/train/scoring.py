@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from hpcgnn.autograd import arithmetic
+from hpcgnn.autograd import arithmetic, cross_entropies
 from hpcgnn.comm import ProcessGrid, allreduce_sum
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
+from hpcgnn.storage import Split
 from hpcgnn.train.evaluation import (
     SPLITS,
     Evaluation,
@@ -82,6 +83,7 @@ def evaluate_single_label(
     classes are named by number.
     """
     num_classes = logits_NC.shape[1]
+    splits = [int(split) for split in SPLITS.values()]
     losses = np.zeros((len(SPLITS), 1))
     # Nodes by class: predicted correctly, predicted, and true.
     counts = np.zeros((len(SPLITS), 3, num_classes))
@@ -90,39 +92,48 @@ def evaluate_single_label(
     # collective, and ranks have different numbers of rows: take all at once.
     step = max(len(logits_NC), 1) if arithmetic().sums_are_whole else _ROWS
     for start in range(0, max(len(logits_NC), 1), step):
-        logits_RC, labels_R, split_R = (
-            rows[start : start + step] for rows in (logits_NC, labels_N, split_N)
-        )
-        predicted_R = logits_RC.argmax(dim=1)
-        for row, split in enumerate(SPLITS.values()):
-            inside = (split_R == int(split)) & (labels_R >= 0)
-            logits, labels, predicted = (
-                rows[inside] for rows in (logits_RC, labels_R, predicted_R)
-            )
-            losses[row] += float(MeanLoss(1).single_label(logits.double(), labels))
-            for column, classes in enumerate((labels[predicted == labels], predicted, labels)):
-                counts[row, column] += classes.bincount(minlength=num_classes).cpu().numpy()
+        piece = [rows[start : start + step] for rows in (logits_NC, labels_N, split_N)]
+        known = ((piece[1] >= 0) & (piece[2] != int(Split.NONE))).nonzero()[:, 0]
+        logits_TC, labels_T, split_T = (rows[known] for rows in piece)
+        losses_T = cross_entropies(logits_TC.double(), labels_T)
+        for row, split in enumerate(splits):
+            inside = split_T == split
+            losses[row] += float(arithmetic().loss(losses_T[inside]))
             if num_classes == 2:
+                logits, labels = logits_TC[inside], labels_T[inside]
                 curves[row] += curve_of(logits[:, 1] - logits[:, 0], labels)
+        # One count for all splits: number the pairs of a split and a class.
+        first_T, predicted_T = split_T.long() * num_classes, logits_TC.argmax(dim=1)
+        true_T = first_T + labels_T
+        pairs = true_T[predicted_T == labels_T], first_T + predicted_T, true_T
+        for column, numbers in enumerate(pairs):
+            found = numbers.bincount(minlength=len(Split) * num_classes).cpu().numpy()
+            counts[:, column] += found.reshape(len(Split), num_classes)[splits]
     for sums in (losses, counts, curves):
         allreduce_sum(grid.layer, sums)
     hits, _, true = counts.sum(axis=2).T
     values = means_by_split(SPLITS, np.stack([true, losses[:, 0], hits], axis=1))
-    for prefix, sums_of in zip(SPLITS, counts, strict=True):
-        if sums_of[2].any():
-            values[f"{prefix}_macro_f1"] = _macro_f1(sums_of)
+    for prefix, macro_f1 in zip(SPLITS, _macro_f1(counts), strict=True):
+        if macro_f1 is not None:
+            values[f"{prefix}_macro_f1"] = macro_f1
     for prefix, curve in zip(SPLITS, curves, strict=False):
         values |= {f"{prefix}_{name}": value for name, value in of_curve(curve).items()}
     return Evaluation(values, "accuracy", _one_class(counts[-1], names))
 
 
-def _macro_f1(counts: FloatArray) -> float:
-    """Return the mean F1 of the classes, from counts (3, C): correct, predicted and true.
+def _macro_f1(counts: FloatArray) -> list[float | None]:
+    """Return the mean F1 of the classes of each split; None for a split without nodes.
 
-    A class without true or predicted nodes is left out.
+    `counts` (splits, 3, C) are correct, predicted and true nodes. A class without true or predicted
+    nodes is left out.
     """
-    hits, predicted, true = counts[:, counts.any(axis=0)]
-    return float(f1_of(np.stack([hits, predicted - hits, true - hits])).mean())
+    hits, predicted, true = counts.swapaxes(0, 1)
+    f1 = f1_of(np.stack([hits, predicted - hits, true - hits]))
+    present, has_nodes = counts.any(axis=1), true.any(axis=1)
+    return [
+        float(f1[split][present[split]].mean()) if has_nodes[split] else None
+        for split in range(len(counts))
+    ]
 
 
 def _one_class(counts: FloatArray, names: Sequence[str]) -> str:

@@ -58,3 +58,13 @@ def cross_entropy_sum(
     return _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits, labels, smoothing, factors, divisor
     )
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return ``-log softmax(x_i)_c`` (N,) of logits (N, C) and labels c (N,), without history."""
+    if memory_of(logits).kernels is not kernels:
+        return functional.cross_entropy(logits.detach(), labels, reduction="none")
+    losses, logits = logits.new_empty(len(logits)), logits.detach().contiguous()
+    targets = kernels.SoftmaxTargets(logits.numpy(), labels.contiguous().numpy())
+    kernels.softmax_loss(targets, losses.numpy())
+    return losses
