@@ -129,10 +129,10 @@ def _macro_f1(counts: FloatArray) -> list[float | None]:
     """
     hits, predicted, true = counts.swapaxes(0, 1)
     f1 = f1_of(np.stack([hits, predicted - hits, true - hits]))
-    present, has_nodes = counts.any(axis=1), true.any(axis=1)
+    present, num_nodes = counts.sum(axis=1) > 0, true.sum(axis=1)
     return [
-        float(f1[split][present[split]].mean()) if has_nodes[split] else None
-        for split in range(len(counts))
+        float(of_split[chosen].mean()) if count else None
+        for of_split, chosen, count in zip(f1, present, num_nodes, strict=True)
     ]
 
 

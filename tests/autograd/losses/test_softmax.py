@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hpcgnn.autograd import cross_entropy_sum
+from hpcgnn.autograd import cross_entropies, cross_entropy_sum
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 57])
@@ -28,3 +28,17 @@ def test_large_logits_stay_finite() -> None:
     loss.backward()
     assert loss.item() == 2e4
     assert torch.equal(logits.grad, torch.tensor([[0.0, 0, 0], [-1, 1, 0]]))
+
+
+@pytest.mark.parametrize("num_classes", [1, 3, 7, 40])
+def test_the_losses_of_rows_do_not_depend_on_other_rows(num_classes: int) -> None:
+    generator = torch.Generator().manual_seed(7)
+    logits = 9 * torch.randn(301, num_classes, dtype=torch.float64, generator=generator)
+    labels = torch.randint(num_classes, (301,), generator=generator)
+    losses = cross_entropies(logits.requires_grad_(), labels)
+    assert not losses.requires_grad
+    expected = functional.cross_entropy(logits, labels, reduction="none")
+    torch.testing.assert_close(losses, expected.detach(), rtol=1e-12, atol=1e-12)
+    some = torch.rand(301, generator=generator) < 0.4
+    assert torch.equal(cross_entropies(logits[some], labels[some]), losses[some])
+    assert cross_entropy_sum(logits[some], labels[some]).item() == losses[some].sum().item()
