@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 import threading
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter_ns, time_ns
@@ -28,6 +29,8 @@ from hpcgnn.trace.schema import (
 from hpcgnn.trace.span import NO_SPAN, DeviceClock, Peers, RecordedSpan, Span
 
 _NANO = 1e-9
+_MOST_ENDED = 1 << 12
+"""Spans that wait to be added up: totals are asked for once or twice an epoch."""
 
 
 class TraceRecorder:
@@ -57,8 +60,10 @@ class TraceRecorder:
         self._threads = threading.local()
         self._lock = threading.Lock()
         self._header: list[dict[str, Any]] = []
-        # Finished spans; their records are made when they are written.
-        self._ended: list[RecordedSpan] = []
+        # Finished spans that are not in the totals yet.
+        self._ended: deque[RecordedSpan] = deque()
+        # Finished spans to write; their records are made when they are written.
+        self._unwritten: list[RecordedSpan] = []
         # Span name -> whether it counts as traffic that this rank sends.
         self._known_names: dict[str, bool] = {}
         self._totals: dict[str, list[int]] = {}
@@ -149,7 +154,9 @@ class TraceRecorder:
             raise ValueError(f"span {name!r}: attributes {sorted(attributes)} hide its own fields")
         if peers is not None:
             attributes["peers"] = peers
-        span = RecordedSpan(name, self._position, attributes, self._open_spans(), self._finish)
+        if len(self._ended) > _MOST_ENDED:
+            self._add_up()
+        span = RecordedSpan(name, self._position, attributes, self._open_spans(), self._ended)
         span.rows, span.bytes, span.clock = int(rows), int(bytes), self._clock
         return span
 
@@ -176,10 +183,12 @@ class TraceRecorder:
 
         With a device's clock there are also the ``device_seconds`` of flushed spans.
         """
+        self._add_up()
         return {name: self.total_of(name) for name in sorted(self._totals)}
 
     def total_of(self, name: str) -> dict[str, float]:
         """Return the `totals` of one span name; zeros before its first span."""
+        self._add_up()
         count, self_ns, rows, size = self._totals.get(name, (0, 0, 0, 0))
         sums = {"count": count, "seconds": self_ns * _NANO, "rows": rows, "bytes": size}
         if name in self._device_ns:
@@ -188,15 +197,18 @@ class TraceRecorder:
 
     def traffic(self) -> dict[str, dict[str, float]]:
         """Return the `totals` of the spans that count what this rank sends."""
+        self._add_up()
         names = (name for name in sorted(self._totals) if phase_of(name) in TRAFFIC)
         return {name: self.total_of(name) for name in names}
 
     def sent(self) -> tuple[int, int]:
         """Return the rows and bytes of `traffic`, summed over all names."""
+        self._add_up()
         return self._sent_rows, self._sent_bytes
 
     def seconds_by_phase(self) -> dict[str, float]:
         """Return self seconds by phase; their sum is the time covered by outermost spans."""
+        self._add_up()
         sums_ns: dict[str, int] = {}
         for name, (_, self_ns, _, _) in sorted(self._totals.items()):
             sums_ns[phase_of(name)] = sums_ns.get(phase_of(name), 0) + self_ns
@@ -209,12 +221,13 @@ class TraceRecorder:
         `InputError` if the file cannot be written; the trace then goes on in memory only. This can
         happen on one rank alone, so ranks have to agree on it before their next collective.
         """
+        self._add_up()
         self._measure()
         if self._sink is None:
             return
-        records = self._header + [span.record(self.origin_ns) for span in self._ended]
+        records = self._header + [span.record(self.origin_ns) for span in self._unwritten]
         self._header.clear()
-        self._ended.clear()
+        self._unwritten.clear()
         try:
             self._sink.write(records)
         except InputError:
@@ -237,23 +250,26 @@ class TraceRecorder:
         with contextlib.suppress(*(() if kind is None else (InputError,))):
             self.close()
 
-    def _finish(self, span: RecordedSpan) -> None:
-        name, rows, size = span.name, span.rows, span.bytes
+    def _add_up(self) -> None:
+        """Add the spans that have ended since the last call to the totals."""
         with self._lock:
-            total = self._totals.get(name)
-            if total is None:
-                total = self._totals[name] = [0, 0, 0, 0]
-            total[0] += 1
-            total[1] += span.self_ns
-            total[2] += rows
-            total[3] += size
-            if self._known_names[name]:
-                self._sent_rows += rows
-                self._sent_bytes += size
-        if self._keeps_records:
-            self._ended.append(span)
-        if self._clock is not None:
-            self._unmeasured.append(span)
+            while self._ended:
+                span = self._ended.popleft()
+                name, rows, size = span.name, span.rows, span.bytes
+                total = self._totals.get(name)
+                if total is None:
+                    total = self._totals[name] = [0, 0, 0, 0]
+                total[0] += 1
+                total[1] += span.self_ns
+                total[2] += rows
+                total[3] += size
+                if self._known_names[name]:
+                    self._sent_rows += rows
+                    self._sent_bytes += size
+                if self._keeps_records:
+                    self._unwritten.append(span)
+                if span.clock is not None:
+                    self._unmeasured.append(span)
 
     def _measure(self) -> None:
         for span in self._unmeasured:

@@ -1,10 +1,13 @@
 """Spans: the context manager that callers use, and the form that a recorder keeps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
-from typing import Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from hpcgnn import watchdog
+
+if TYPE_CHECKING:
+    from collections import deque
 
 
 class DeviceClock(Protocol):
@@ -41,7 +44,7 @@ NO_SPAN = Span()
 
 
 class RecordedSpan(Span):
-    """A span that measures its duration and hands itself to `finish` at its end.
+    """A span that measures its duration and appends itself to `ended` at its end.
 
     `position` and `attributes` are the entries of its record other than times, ``name``, ``rows``
     and ``bytes``, which its maker sets. `open_spans` is the stack of spans open around this one,
@@ -50,7 +53,7 @@ class RecordedSpan(Span):
     """
 
     __slots__ = (
-        "_finish",
+        "_ended",
         "_marks",
         "_nested_device_ns",
         "_nested_ns",
@@ -79,11 +82,10 @@ class RecordedSpan(Span):
         position: Mapping[str, Any],
         attributes: dict[str, Any],
         open_spans: "list[RecordedSpan]",
-        finish: "Callable[[RecordedSpan], None]",
+        ended: "deque[RecordedSpan]",
     ) -> None:
         self.name, self._position, self.attributes = name, position, attributes
-        self._open_spans = open_spans
-        self._finish = finish
+        self._open_spans, self._ended = open_spans, ended
         self._nested_ns = self._nested_device_ns = 0
 
     def __enter__(self) -> Self:
@@ -108,10 +110,8 @@ class RecordedSpan(Span):
             outer._nested_ns += duration
             around = outer.name
         watchdog.set_place(around, self.name)
-        finish = self._finish
-        # The recorder keeps spans until it writes them; avoid a reference cycle.
-        del self._finish
-        finish(self)
+        # An atomic operation: threads end spans at the same time.
+        self._ended.append(self)
 
     def add(self, *, rows: int = 0, bytes: int = 0) -> None:  # noqa: A002
         """Count `rows` and `bytes` that became known inside the span."""

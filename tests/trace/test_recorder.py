@@ -363,3 +363,13 @@ def test_spans_of_another_thread_nest_among_themselves():
         ("dense", "exchange.forward", "interior", "wait"), 1
     )
     assert totals["exchange.forward"]["rows"] == 3
+
+
+def test_spans_that_nobody_asks_for_are_added_up_now_and_then(monkeypatch):
+    monkeypatch.setattr("hpcgnn.trace.recorder._MOST_ENDED", 3)
+    trace = TraceRecorder.open(None, 0, {})
+    for number in range(20):
+        with trace.span("exchange.forward", rows=number):
+            assert len(trace._ended) <= 4
+    assert trace.sent() == (190, 0)
+    assert trace.total_of("exchange.forward")["count"] == 20

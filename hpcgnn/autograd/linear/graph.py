@@ -167,10 +167,16 @@ class _GraphLinear(torch.autograd.Function):
         for_weights: dict[int, Tensor] = {}
 
         def weigh() -> None:
+            ready = {
+                index: factor
+                for index, factor in enumerate(factors)
+                if factor is not None and index not in for_weights
+            }
+            if not ready:
+                return
             with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
-                for index, factor in enumerate(factors):
-                    if factor is not None and index not in for_weights:
-                        for_weights[index] = arithmetic().contract(factor, inputs[index])
+                for index, factor in ready.items():
+                    for_weights[index] = arithmetic().contract(factor, inputs[index])
 
         for_own = [for_input if is_input else Sum() for is_input in ctx.own_is_input]
 
