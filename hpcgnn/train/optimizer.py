@@ -3,7 +3,9 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from itertools import takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,14 +24,15 @@ class Optimizer(ABC):
 
     It calls torch's optimiser functions, not its classes, which would load torch's compiler: that
     takes 70 MiB and a second on every rank. `rate` is that of the next step. `state` has each
-    parameter's tensors by name, and no entry before its first gradient; `keys` are these names.
+    parameter's tensors and numbers by name, and no entry before its first gradient; `keys` are
+    these names.
     """
 
     keys: tuple[str, ...]
 
     def __init__(self, model: TrainableModule, config: TrainConfig) -> None:
         self.rate, self._config = config.learning_rate, config
-        self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self.state: dict[Tensor, dict[str, Any]] = {}
         self._groups = _decay_groups(model, config)
         self._in_order = all(parameter.is_contiguous() for parameter in model.parameters())
 
@@ -41,6 +44,8 @@ class Optimizer(ABC):
         """
         for decay, group in self._groups:
             parameters = [parameter for parameter in group if parameter.grad is not None]
+            if not parameters:
+                continue
             try:
                 self.update(parameters, decay)
             except RuntimeError as error:
@@ -64,30 +69,36 @@ class Adam(Optimizer):
         for parameter in parameters:
             if parameter not in self.state:
                 moments = (torch.zeros_like(parameter) for _ in range(2))
-                first = (parameter.new_zeros((), dtype=torch.float32), *moments)
-                self.state[parameter] = dict(zip(self.keys, first, strict=True))
-        steps, means, squares = (
-            [self.state[parameter][key] for parameter in parameters] for key in self.keys
-        )
-        adam(
-            parameters,
-            _gradients(parameters),
-            means,
-            squares,
-            [],
-            steps,
-            decoupled_weight_decay=self._config.optimizer == "adamw",
-            amsgrad=False,
-            beta1=_BETA1,
-            beta2=_BETA2,
-            lr=self.rate,
-            weight_decay=decay,
-            eps=_EPS,
-            maximize=False,
-            # One pass reads arrays in order, and rounds some numbers by their place in them.
-            fused=(fused := self._in_order and not self._config.reproducible),
-            foreach=not fused,
-        )
+                self.state[parameter] = dict(zip(self.keys, (0.0, *moments), strict=True))
+        states = [self.state[parameter] for parameter in parameters]
+        # After a restart they are tensors.
+        counts = [float(state["step"]) for state in states]
+        for state, count in zip(states, counts, strict=True):
+            state["step"] = count + 1
+        decoupled, gradients = self._config.optimizer == "adamw", _gradients(parameters)
+        means, squares = ([state[key] for state in states] for key in self.keys[1:])
+        largest_squares: list[Tensor] = []
+        tensors = parameters, gradients, means, squares, largest_squares
+        numbers: dict[str, Any] = {
+            "amsgrad": False,
+            "beta1": _BETA1,
+            "beta2": _BETA2,
+            "lr": self.rate,
+            "weight_decay": decay,
+            "eps": _EPS,
+            "maximize": False,
+        }
+        number = partial(parameters[0].new_full, (), dtype=torch.float32)
+        # One pass reads arrays in order, and rounds some numbers by their place in them.
+        if self._in_order and not self._config.reproducible:
+            # Without torch's function around it, which sorts tensors by device and dtype, and
+            # counts the steps of each: together they take longer than small models.
+            update = torch._fused_adamw_ if decoupled else torch._fused_adam_
+            steps = {count: number(count + 1) for count in set(counts)}
+            update(*tensors, [steps[count] for count in counts], **numbers)
+        else:
+            steps_before = [number(count) for count in counts]
+            adam(*tensors, steps_before, decoupled_weight_decay=decoupled, foreach=True, **numbers)
 
 
 class SGD(Optimizer):
