@@ -7,8 +7,7 @@ virtual machines. Training steps allocate the same sizes again and again; setup 
 import ctypes
 import math
 import mmap
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -49,7 +48,7 @@ class _Reuse:
     def __init__(self) -> None:
         self._idle: list[Array] = []
         self._returned: list[Array] = []
-        self._used_bytes = self._peak_bytes = 0
+        self._used_bytes = self._idle_bytes = self._peak_bytes = 0
         self._closed = False
 
     def empty(self, shape: tuple[int, ...], kind: np.dtype[np.generic]) -> Array:
@@ -61,19 +60,17 @@ class _Reuse:
         memory = self._fitting(needed)
         self._used_bytes += len(memory)
         self._peak_bytes = max(self._peak_bytes, self._used_bytes)
-        # The root does not own its memory, so NumPy makes views refer to the root itself.
-        root = np.asarray(memory.data)
-        weakref.finalize(root, self._return, memory).atexit = False
-        return root[:needed].view(kind).reshape(shape)
+        return np.asarray(_Lease(memory, shape, kind, self._return))
 
     def close(self) -> None:
         """Free idle memory; memory that returns later is freed at once."""
         self._closed = True
         self._returned.clear()
         self._idle.clear()
+        self._idle_bytes = 0
 
     def _return(self, memory: Array) -> None:
-        # A finalizer may run at any point of any thread: list.append is atomic.
+        # It may be called at any point of any thread: list.append is atomic.
         if not self._closed:
             self._returned.append(memory)
 
@@ -81,24 +78,58 @@ class _Reuse:
         while self._returned:
             memory = self._returned.pop()
             self._used_bytes -= len(memory)
+            self._idle_bytes += len(memory)
             self._idle.append(memory)
 
     def _fitting(self, needed: int) -> Array:
         index = self._shortest(needed, _MOST_WASTE)
-        most, idle_bytes = _MOST_HELD * self._peak_bytes + _HUGE_BYTES, sum(map(len, self._idle))
-        if index is None and self._used_bytes + idle_bytes + needed > most:
+        most = _MOST_HELD * self._peak_bytes + _HUGE_BYTES - self._used_bytes - needed
+        if index is None and self._idle_bytes > most:
             # Rather than return idle memory to the system, accept a poorer fit.
             index = self._shortest(needed, _MOST_EXCESS)
         if index is not None:
-            return self._idle.pop(index)
-        while self._idle and self._used_bytes + idle_bytes + needed > most:
-            idle_bytes -= len(self._idle.pop(0))
+            return self._taken(index)
+        while self._idle and self._idle_bytes > most:
+            self._taken(0)
         return _fresh(needed)
+
+    def _taken(self, index: int) -> Array:
+        memory = self._idle.pop(index)
+        self._idle_bytes -= len(memory)
+        return memory
 
     def _shortest(self, needed: int, waste: float) -> int | None:
         """Return the index of the shortest idle memory of `needed` to `waste * needed` bytes."""
-        fits = [i for i, m in enumerate(self._idle) if needed <= len(m) <= waste * needed]
-        return min(fits, key=lambda i: len(self._idle[i]), default=None)
+        found, limit = None, int(waste * needed) + 1
+        for index, memory in enumerate(self._idle):
+            if needed <= len(memory) < limit:
+                found, limit = index, len(memory)
+        return found
+
+
+class _Lease:
+    """The use of some memory as an array; NumPy keeps it as long as the array or a view of it."""
+
+    __slots__ = ("__array_interface__", "_give_back", "_memory")
+
+    def __init__(
+        self,
+        memory: Array,
+        shape: tuple[int, ...],
+        kind: np.dtype[np.generic],
+        give_back: Callable[[Array], None],
+    ) -> None:
+        self._memory, self._give_back = memory, give_back
+        place = memory.__array_interface__["data"]
+        self.__array_interface__ = {
+            "version": 3,
+            "data": place,
+            "shape": shape,
+            "typestr": kind.str,
+        }
+
+    def __del__(self) -> None:
+        self._give_back(self._memory)
 
 
 def _fresh(size: int) -> Array:
