@@ -5,8 +5,7 @@ do not depend on the number of ranks or the partition, a resumed run needs no ra
 recomputed forward pass draws the same mask again.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +16,7 @@ from hpcgnn.kernels import key_of
 from hpcgnn.typing import GlobalIndices
 
 
-@dataclass(frozen=True)
-class DropoutKey:
+class DropoutKey(NamedTuple):
     """Identifies one draw of masks: the seed of the run, the step and the place in the model.
 
     `step` is unique among the steps of a seed; it is the epoch if an epoch is one step.

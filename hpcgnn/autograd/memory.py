@@ -55,14 +55,17 @@ class HostTensors:
 
     def array(self, tensor: Tensor) -> Any:
         """Return an array over the bytes of a tensor."""
-        flat = tensor.detach() if tensor.requires_grad else tensor
-        # NumPy has no bfloat16: kernels take its bits as uint16.
-        return (flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat).numpy()
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        if tensor.dtype is torch.bfloat16:
+            # NumPy has no bfloat16: kernels take its bits as uint16.
+            tensor = tensor.view(torch.uint16)
+        return tensor.numpy()
 
     def tensor(self, array: Any) -> Tensor:
         """Return a tensor over the bytes of an array; uint16 rows are bfloat16."""
         tensor = torch.from_numpy(array)
-        return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
+        return tensor.view(torch.bfloat16) if tensor.dtype is torch.uint16 else tensor
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor; NumPy requests huge pages, which fill faster."""

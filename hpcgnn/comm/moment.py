@@ -1,9 +1,8 @@
 """The position in a run, from which the draws of stochastic rounding on the wire are derived."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from contextlib import AbstractContextManager, contextmanager
+from typing import Literal, NamedTuple, TypeAlias
 
 from hpcgnn.kernels import key_of
 
@@ -15,8 +14,7 @@ _SUM_BYTES = 6
 """Bytes of an integer in a sum about which nothing else is known."""
 
 
-@dataclass(frozen=True)
-class Instant:
+class Instant(NamedTuple):
     """A product in an epoch of a seed, and the kind of rows that travel at that time."""
 
     seed: int
@@ -55,28 +53,24 @@ class Moment:
         now = self.now
         self.now = Instant(now.seed, now.epoch, now.product + 1, now.way)
 
-    @contextmanager
-    def backward(self) -> Iterator[None]:
+    def backward(self) -> AbstractContextManager[None]:
         """Treat rows that travel inside the block as gradients."""
-        with self._on("backward"):
-            yield
+        return self._on("backward")
 
-    @contextmanager
-    def unpacked(self) -> Iterator[None]:
+    def unpacked(self) -> AbstractContextManager[None]:
         """Do not pack rows that travel inside the block, which are results.
 
         Results travel seldom, and each is rounded once, while training averages over many draws.
         """
-        with self._on("unpacked"):
-            yield
+        return self._on("unpacked")
 
     @contextmanager
     def _on(self, way: Way) -> Iterator[None]:
-        before, self.now = self.now.way, replace(self.now, way=way)
+        before, self.now = self.now.way, self.now._replace(way=way)
         try:
             yield
         finally:
-            self.now = replace(self.now, way=before)
+            self.now = self.now._replace(way=before)
 
     @contextmanager
     def again(self, begun: Instant) -> Iterator[None]:

@@ -51,7 +51,8 @@ def cache_chunks(rows: Tensor) -> list[slice]:
 
 def like_rows(weight: Tensor, rows: Tensor) -> Tensor:
     """Return a weight in the dtype of the rows it is multiplied with, without history."""
-    return weight.detach().to(rows.dtype)
+    weight = weight.detach()
+    return weight if weight.dtype is rows.dtype else weight.to(rows.dtype)
 
 
 def widened(rows: Tensor) -> Tensor:
