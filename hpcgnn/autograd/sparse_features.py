@@ -103,19 +103,17 @@ class SparseFeatures(Tensor):
     def write_product(self, matrix: Tensor, out: Tensor, *, accumulate: bool = False) -> Tensor:
         """Write or add ``X matrix`` (N, width) to `out`, and return it."""
         array = memory_of(out).array
-        # For a few rows, NumPy transposes faster than torch.
-        rows = np.ascontiguousarray(array(matrix))
+        rows = _in_order(array(matrix))
         self.matrix.matmul(rows, array(out), accumulate=accumulate, half=self._half)
         return out
 
     def contract(self, gradient: Tensor) -> Tensor:
         """Return ``gradientᵀ X`` (width, F) in the dtype of weights."""
-        stored, rows = self.matrix, memory_of(gradient).array(gradient.contiguous())
+        rows = memory_of(gradient).array(gradient.contiguous())
         wide = np.float64 if rows.dtype == np.float64 else np.float32
         total = np.empty((self.shape[1], rows.shape[1]), wide)
-        matrix = kernels.SparseMatrix(stored.indptr, stored.indices, stored.values)
-        kernels.spmm_transpose(matrix, rows, total, half=self._half)
-        return torch.from_numpy(np.ascontiguousarray(total.T))
+        kernels.spmm_transpose(self.matrix.operand, rows, total, half=self._half)
+        return torch.from_numpy(_in_order(total.T))
 
     def by_column(self, length: int) -> ColumnRuns:
         """Return the values by column, in runs of at most `length`."""
@@ -165,6 +163,15 @@ class SparseFeatures(Tensor):
     @property
     def _half(self) -> Any:
         return "bfloat16" if self.dtype == torch.bfloat16 else None
+
+
+def _in_order(matrix: FloatArray) -> FloatArray:
+    """Return the matrix as a C-contiguous array."""
+    if matrix.flags.c_contiguous or not matrix.T.flags.c_contiguous:
+        return np.ascontiguousarray(matrix)
+    out = np.empty(matrix.shape, matrix.dtype)
+    kernels.transpose_rows(matrix.T, out)
+    return out
 
 
 def _index(rows: SparseFeatures, index: Sequence[Tensor | None]) -> SparseFeatures:

@@ -83,4 +83,5 @@ from hpcgnn.kernels.rows import (
     quantise_rows,
     quantised_bytes,
     scatter_add_rows,
+    transpose_rows,
 )

@@ -31,6 +31,26 @@ def test_scatter_add_rows_is_ordered(dtype, width, isa):
         np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint16"])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (16, 32), (97, 13), (5, 1000), (700, 129)])
+def test_transpose_rows(dtype, shape):
+    x = np.random.default_rng(45).integers(0, 60000, shape).astype(dtype)
+    for threads in (1, 3):
+        out = np.zeros(shape[::-1], dtype)
+        kernels.transpose_rows(x, out, threads=threads)
+        np.testing.assert_array_equal(out, x.T)
+
+
+def test_transposes_of_other_shapes_and_dtypes_are_refused():
+    x = np.zeros((4, 3), np.float32)
+    with pytest.raises(ValueError, match="a row for each column"):
+        kernels.transpose_rows(x, np.zeros((4, 3), np.float32))
+    with pytest.raises(TypeError, match="the dtype of x"):
+        kernels.transpose_rows(x, np.zeros((3, 4)))
+    with pytest.raises(TypeError, match="int32"):
+        kernels.transpose_rows(x.astype(np.int32), np.zeros((3, 4), np.int32))
+
+
 def test_scatter_is_the_adjoint_of_gather():
     rng = np.random.default_rng(47)
     rows = rng.integers(0, 50, 333).astype(np.int32)

@@ -51,6 +51,15 @@ void test_gather_and_scatter(int threads, Isa isa) {
   check(back == expected, "scatter adds in order");
 }
 
+void test_dense_transpose(int threads) {
+  const auto x = random_dense<float>(kNumSources * kWidth, 39);
+  std::vector<float> turned(x.size());
+  transpose_rows(x.data(), kNumSources, kWidth, 4, turned.data(), threads);
+  for (std::size_t i = 0; i < kNumSources; ++i)
+    for (std::size_t c = 0; c < kWidth; ++c)
+      check(turned[c * kNumSources + i] == x[i * kWidth + c], "rows become columns");
+}
+
 void test_conversion(int threads, Isa isa) {
   const auto rows = random_rows(41);
   const auto x = random_dense<float>(kNumSources * kWidth, 43);
@@ -180,6 +189,7 @@ int test_rows(int, char*[]) {
       test_dropout(threads, isa);
       test_softmax_loss(threads, isa);
     }
+    test_dense_transpose(threads);
     for (const Csr& a : ugly_matrices()) test_transpose(a, threads);
   }
   return 0;

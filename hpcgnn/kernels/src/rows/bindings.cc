@@ -65,6 +65,15 @@ void py_scatter_add_rows(const AnyMatrix& src, const Indices& rows, OutMatrix& o
   scatter_add_rows(arguments);
 }
 
+void py_transpose_rows(const AnyMatrix& x, OutMatrix& out, int threads) {
+  storage_of(x.dtype(), kAnyHalf);
+  if (x.dtype() != out.dtype()) throw nb::type_error("out must have the dtype of x");
+  require(extent(out, 0) == extent(x, 1) && extent(out, 1) == extent(x, 0),
+          "out must have a row for each column of x, and a column for each row");
+  nb::gil_scoped_release unlocked;
+  transpose_rows(x.data(), extent(x, 0), extent(x, 1), x.dtype().bits / 8, out.data(), threads);
+}
+
 /// The data of an array that must have the shape and the dtype of another; null for none.
 template <class Array>
 auto matching(const char* name, std::optional<Array>& array, const AnyMatrix& like) {
@@ -255,6 +264,9 @@ void bind_rows(nb::module_& m) {
          {"src", "rows", "out", "threads", "half", "isa"},
          nb::sig("def scatter_add_rows(src: NDArray[typing.Any], rows: NDArray[numpy.int32], "
                  "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
+  define(m, "transpose_rows", &py_transpose_rows, {"x", "out", "threads"},
+         nb::sig("def transpose_rows(x: NDArray[typing.Any], out: NDArray[typing.Any], "
+                 "threads: int) -> None"));
   define(m, "finish_rows", &py_finish_rows,
          {"x", "bias", "row_ids", "key", "p", "rectify", "out", "threads", "half", "isa"},
          nb::sig("def finish_rows(x: NDArray[typing.Any], bias: NDArray[typing.Any] | None, "

@@ -26,6 +26,21 @@ void gather_chunk(const char* x, const std::int32_t* rows, std::int64_t first, s
   }
 }
 
+/// Rows and columns of a tile. Of larger tiles of wide rows, whose pitch is often a power of two,
+/// the first cache cannot hold all lines.
+constexpr std::int64_t kTile = 8;
+
+/// Write rows [first, last) of x as columns of out.
+template <class T>
+void transpose_chunk(const T* x, std::int64_t num_rows, std::int64_t width, std::int64_t first,
+                     std::int64_t last, T* out) {
+  for (std::int64_t row = first; row < last; row += kTile)
+    for (std::int64_t column = 0; column < width; column += kTile)
+      for (std::int64_t c = column; c < std::min(width, column + kTile); ++c)
+        for (std::int64_t i = row; i < std::min(last, row + kTile); ++i)
+          out[c * num_rows + i] = x[i * width + c];
+}
+
 RowsProblem problem_of(const RowsArguments& a) {
   return {a.source, a.rows, a.out, a.num_rows, a.width};
 }
@@ -86,6 +101,26 @@ void scale_columns(const void* x, const void* factors, Storage storage, std::int
     scale(static_cast<const double*>(factors));
   else
     scale(static_cast<const float*>(factors));
+}
+
+void transpose_rows(const void* x, std::int64_t num_rows, std::int64_t width,
+                    std::int64_t element_bytes, void* out, int num_threads) {
+  const std::int64_t total = num_rows * width * element_bytes;
+  const int threads = total < kSerialBytes ? 1 : resolve_threads(num_threads);
+  // Threads write different lines of a row of out.
+  constexpr std::int64_t kChunk = 32 * kTile;
+  const auto with = [&]<class T>(T) {
+    parallel_tasks(threads, (num_rows + kChunk - 1) / kChunk, [&](std::int64_t task) {
+      transpose_chunk(static_cast<const T*>(x), num_rows, width, task * kChunk,
+                      std::min(num_rows, (task + 1) * kChunk), static_cast<T*>(out));
+    });
+  };
+  if (element_bytes == 2)
+    with(std::uint16_t{});
+  else if (element_bytes == 4)
+    with(std::uint32_t{});
+  else
+    with(std::uint64_t{});
 }
 
 void convert_rows(const RowsArguments& a) {

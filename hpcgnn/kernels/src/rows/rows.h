@@ -46,6 +46,11 @@ void copy_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes
 void scale_columns(const void* x, const void* factors, Storage storage, std::int64_t num_rows,
                    std::int64_t pitch_bytes, std::int64_t copied_bytes, void* out, int num_threads);
 
+/// Write the transpose of x (num_rows, width), whose elements have 2, 4 or 8 bytes.
+/// @pre out does not overlap x.
+void transpose_rows(const void* x, std::int64_t num_rows, std::int64_t width,
+                    std::int64_t element_bytes, void* out, int num_threads);
+
 /// Operands of a converting gather or an adding scatter.
 struct RowsArguments {
   const void* source;
