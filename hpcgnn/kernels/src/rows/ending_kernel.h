@@ -34,6 +34,13 @@ struct EndingKernels {
   }
 
   static void finish(const EndingArguments& a, std::int64_t first, std::int64_t last) {
+    if (a.row_ids == nullptr && a.width > 0 && a.width <= kRepeated)
+      finish_across(a, first * a.width, last * a.width);
+    else
+      finish_each(a, first, last);
+  }
+
+  static void finish_each(const EndingArguments& a, std::int64_t first, std::int64_t last) {
     const Scalar* const bias = static_cast<const Scalar*>(a.bias);
     const std::uint64_t threshold = drop_threshold(a.p);
     const Scalar scale = a.p < 1.0 ? static_cast<Scalar>(1.0 / (1.0 - a.p)) : Scalar(0);
@@ -63,6 +70,32 @@ struct EndingKernels {
     }
   }
 
+  /// Elements [first, last) without dropout, across the ends of rows: the partial store that ends a
+  /// row would delay the load of the next, and short rows are loops of one or two rounds.
+  static void finish_across(const EndingArguments& a, std::int64_t first, std::int64_t last) {
+    const Scalar* const bias = static_cast<const Scalar*>(a.bias);
+    const S* const source = static_cast<const S*>(a.source);
+    S* const out = static_cast<S*>(a.out);
+    Scalar repeated[kRepeated + V::kLanes];
+    for (std::int64_t c = 0; bias != nullptr && c < a.width + V::kLanes; ++c)
+      repeated[c] = bias[c % a.width];
+    const std::int64_t step = V::kLanes % a.width;
+    std::int64_t column = 0;
+    for (std::int64_t i = first; i < last; i += V::kLanes) {
+      const bool whole = i + V::kLanes <= last;
+      const auto tail = V::mask(whole ? V::kLanes : static_cast<int>(last - i));
+      Reg value = whole ? V::load(source + i) : V::load(source + i, tail);
+      if (bias != nullptr) value = V::add(value, V::load(repeated + column));
+      if (a.rectify) value = V::max(V::zero(), value);
+      if (whole)
+        V::store(out + i, value);
+      else
+        V::store(out + i, value, tail);
+      column += step;
+      if (column >= a.width) column -= a.width;
+    }
+  }
+
   static void gradient(const EndingGradient& a, std::int64_t first, std::int64_t last,
                        void* sums_of_rows) {
     const Reg scale = V::broadcast(static_cast<Scalar>(a.scale));
@@ -83,6 +116,7 @@ struct EndingKernels {
 
  private:
   static constexpr int kSummed = 4;
+  static constexpr std::int64_t kRepeated = 256;
 
   /// Some columns of some rows, from `column` on.
   struct Columns {
