@@ -38,9 +38,8 @@ struct SoftmaxLossKernels {
   static constexpr std::int64_t kNumbers = 1024;
 
   static void loss(const SoftmaxLoss& a, std::int64_t first, std::int64_t last) {
-    const std::int64_t registers = (a.targets.width + V::kLanes - 1) / V::kLanes;
     const std::int64_t rows = std::clamp<std::int64_t>(kNumbers / a.targets.width, 1, kRows);
-    std::vector<Scalar> powers(static_cast<std::size_t>(rows * registers * V::kLanes));
+    std::vector<Scalar> powers(static_cast<std::size_t>(rows * pitch_of(a.targets.width)));
     for (std::int64_t i = first; i < last; i += rows)
       some(a, i, static_cast<int>(std::min(rows, last - i)), powers.data());
   }
@@ -48,69 +47,124 @@ struct SoftmaxLossKernels {
   static void some(const SoftmaxLoss& a, std::int64_t first, int count, Scalar* powers) {
     const SoftmaxTargets& t = a.targets;
     const Scalar* const logits = static_cast<const Scalar*>(t.logits) + first * t.width;
-    Scalar* const out = static_cast<Scalar*>(a.gradient.out);
-    const std::int64_t pitch = (t.width + V::kLanes - 1) / V::kLanes * V::kLanes;
-    Scalar tops[kRows], totals[kRows];
+    Scalar* const out =
+        a.gradient.out ? static_cast<Scalar*>(a.gradient.out) + first * t.width : nullptr;
+    const Scalar* const factors = static_cast<const Scalar*>(a.gradient.factors);
+    const Scalar smoothing = static_cast<Scalar>(t.smoothing);
+    Softmaxes s{.logits = logits,
+                .out = out,
+                .width = t.width,
+                .count = count,
+                .share = static_cast<Scalar>(t.smoothing / static_cast<double>(t.width))};
+    for (int r = 0; r < count; ++r)
+      s.weights[r] = static_cast<Scalar>(a.gradient.scale) * (factors ? factors[first + r] : 1);
+    if (t.width <= kNarrow)
+      side_by_side(s);
+    else
+      by_steps(s, powers);
     for (int r = 0; r < count; ++r) {
-      Reg largest = none();
-      each(logits + r * t.width, t.width,
-           [&](Reg x, std::int64_t) { largest = V::max(x, largest); });
-      tops[r] = V::largest(largest);
+      const Scalar* const row = logits + r * t.width;
+      const std::int64_t label = t.labels[first + r];
+      // Not top + log(total) - logit: if the logit is the largest, the loss is far smaller.
+      Scalar target = row[label] - s.tops[r];
+      if (smoothing > 0) {
+        Scalar mean = 0;
+        for (std::int64_t c = 0; c < t.width; ++c) mean += row[c] - s.tops[r];
+        target = (1 - smoothing) * target + smoothing * mean / static_cast<Scalar>(t.width);
+      }
+      static_cast<Scalar*>(a.losses)[first + r] = std::log(s.totals[r]) - target;
+      // Not right after the row: what a masked store has written cannot be forwarded to a load.
+      if (out) out[r * t.width + label] -= s.weights[r] * (1 - smoothing);
     }
-    for (int r = 0; r < count; ++r) {
-      const Reg shift = V::broadcast(tops[r]);
+  }
+
+ private:
+  /// Columns of rows whose softmaxes are computed side by side, one in each lane.
+  static constexpr std::int64_t kNarrow = 8 < V::kLanes ? 8 : V::kLanes;
+
+  /// Some rows; what is written to `out` lacks the terms of the labels.
+  struct Softmaxes {
+    const Scalar* logits;
+    Scalar* out;
+    std::int64_t width;
+    int count;
+    Scalar share;
+    Scalar tops[kRows] = {}, totals[kRows] = {}, weights[kRows] = {};
+  };
+
+  /// Numbers from one row of powers to the next: whole registers.
+  static constexpr std::int64_t pitch_of(std::int64_t width) {
+    return (width + V::kLanes - 1) / V::kLanes * V::kLanes;
+  }
+
+  static void by_steps(Softmaxes& s, Scalar* powers) {
+    const std::int64_t pitch = pitch_of(s.width);
+    for (int r = 0; r < s.count; ++r) {
+      Reg largest = none();
+      each(s.logits + r * s.width, s.width,
+           [&](Reg x, std::int64_t) { largest = V::max(x, largest); });
+      s.tops[r] = V::largest(largest);
+    }
+    for (int r = 0; r < s.count; ++r) {
+      const Reg shift = V::broadcast(s.tops[r]);
       Reg sum = V::zero();
-      each(logits + r * t.width, t.width, [&](Reg x, std::int64_t c) {
+      each(s.logits + r * s.width, s.width, [&](Reg x, std::int64_t c) {
         const Reg power = exponential<V>(V::sub(x, shift));
         sum = V::add(sum, power);
         V::store(powers + r * pitch + c, power);
         // The first and the last step wait for memory, unless this one fetches for them.
-        prefetch_far(logits, (r + count) * t.width + c);
-        if (out) prefetch_far_to_write(out, (first + r) * t.width + c);
+        prefetch_far(s.logits, (r + s.count) * s.width + c);
+        if (s.out) prefetch_far_to_write(s.out, r * s.width + c);
       });
-      totals[r] = V::sum(sum);
+      s.totals[r] = V::sum(sum);
     }
-    if (a.gradient.out) write_gradient(a, first, count, powers, totals);
-    for (int r = 0; r < count; ++r) {
-      const Scalar* const row = logits + r * t.width;
-      // Not top + log(total) - logit: if the logit is the largest, the loss is far smaller.
-      Scalar target = row[t.labels[first + r]] - tops[r];
-      if (t.smoothing > 0) {
-        const Scalar smoothing = static_cast<Scalar>(t.smoothing);
-        Scalar mean = 0;
-        for (std::int64_t c = 0; c < t.width; ++c) mean += row[c] - tops[r];
-        target = (1 - smoothing) * target + smoothing * mean / static_cast<Scalar>(t.width);
-      }
-      static_cast<Scalar*>(a.losses)[first + r] = std::log(totals[r]) - target;
-      if (!out) continue;
-      // Not right after the row: what a masked store has written cannot be forwarded to a load.
-      out[(first + r) * t.width + t.labels[first + r]] -=
-          weight_of(a, first + r) * (1 - static_cast<Scalar>(t.smoothing));
-    }
-  }
-
-  HPCGNN_INLINE static Scalar weight_of(const SoftmaxLoss& a, std::int64_t row) {
-    const Scalar* const factors = static_cast<const Scalar*>(a.gradient.factors);
-    return static_cast<Scalar>(a.gradient.scale) * (factors ? factors[row] : 1);
-  }
-
-  static void write_gradient(const SoftmaxLoss& a, std::int64_t first, int count,
-                             const Scalar* powers, const Scalar* totals) {
-    const SoftmaxTargets& t = a.targets;
-    Scalar* const out = static_cast<Scalar*>(a.gradient.out) + first * t.width;
-    const Scalar share = static_cast<Scalar>(t.smoothing / static_cast<double>(t.width));
-    const std::int64_t whole = t.width / V::kLanes * V::kLanes;
-    const std::int64_t pitch = (t.width + V::kLanes - 1) / V::kLanes * V::kLanes;
-    const auto tail = V::mask(static_cast<int>(t.width - whole));
-    for (int r = 0; r < count; ++r) {
-      const Scalar weight = weight_of(a, first + r);
-      const Reg norm = V::broadcast(weight / totals[r]), common = V::broadcast(-weight * share);
+    const std::int64_t whole = s.width / V::kLanes * V::kLanes;
+    const auto tail = V::mask(static_cast<int>(s.width - whole));
+    for (int r = 0; s.out && r < s.count; ++r) {
+      const Reg norm = V::broadcast(s.weights[r] / s.totals[r]);
+      const Reg common = V::broadcast(-s.weights[r] * s.share);
       const Scalar* const power = powers + r * pitch;
-      Scalar* const row = out + r * t.width;
+      Scalar* const row = s.out + r * s.width;
       for (std::int64_t c = 0; c < whole; c += V::kLanes)
         V::store(row + c, V::fma(V::load(power + c), norm, common));
-      if (whole < t.width)
+      if (whole < s.width)
         V::store(row + whole, V::fma(V::load(power + whole), norm, common), tail);
+    }
+  }
+
+  /// The same with a lane for each row. Reductions within a register take most of the time of a row
+  /// that is no longer than one.
+  static void side_by_side(Softmaxes& s) {
+    for (int first = 0; first < s.count; first += V::kLanes) {
+      const int count = std::min(V::kLanes, s.count - first);
+      const Scalar* const rows = s.logits + first * s.width;
+      Scalar columns[kNarrow][V::kLanes] = {}, norms[V::kLanes] = {}, shares[V::kLanes] = {};
+      for (int r = 0; r < count; ++r)
+        for (std::int64_t c = 0; c < s.width; ++c) columns[c][r] = rows[r * s.width + c];
+      Reg top = none(), powers[kNarrow], sums[kNarrow];
+      for (std::int64_t c = 0; c < s.width; ++c) top = V::max(V::load(columns[c]), top);
+      for (std::int64_t c = 0; c < s.width; ++c)
+        sums[c] = powers[c] = exponential<V>(V::sub(V::load(columns[c]), top));
+      // By halves, as V::sum with AVX.
+      for (std::int64_t half = kNarrow / 2; half > 0; half /= 2)
+        for (std::int64_t c = 0; c < half && c + half < s.width; ++c)
+          sums[c] = V::add(sums[c], sums[c + half]);
+      Scalar tops[V::kLanes], totals[V::kLanes];
+      V::store(tops, top);
+      V::store(totals, sums[0]);
+      for (int r = 0; r < count; ++r) {
+        s.tops[first + r] = tops[r];
+        s.totals[first + r] = totals[r];
+        norms[r] = s.weights[first + r] / totals[r];
+        shares[r] = -s.weights[first + r] * s.share;
+      }
+      if (!s.out) continue;
+      const Reg norm = V::load(norms), common = V::load(shares);
+      for (std::int64_t c = 0; c < s.width; ++c)
+        V::store(columns[c], V::fma(powers[c], norm, common));
+      Scalar* const out = s.out + first * s.width;
+      for (int r = 0; r < count; ++r)
+        for (std::int64_t c = 0; c < s.width; ++c) out[r * s.width + c] = columns[c][r];
     }
   }
 };
