@@ -38,8 +38,8 @@ class FanOutLayer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return self.inputs.nbytes + self.pattern.nbytes
+        """Bytes of the arrays except `outputs`, which a sample shares with the next layer."""
+        return self.inputs.nbytes + self.pattern.nbytes + self.kept.nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class LayeredSample:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        return sum(layer.nbytes for layer in self.layers)
+        return sum(layer.nbytes for layer in self.layers) + self.layers[-1].outputs.nbytes
 
 
 @dataclass(frozen=True, eq=False)

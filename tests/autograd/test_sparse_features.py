@@ -148,3 +148,9 @@ def test_what_would_fill_them_is_refused() -> None:
     with pytest.raises(TypeError, match=r"aten\.mul\S* does not work with sparse features"):
         torch.mul(rows, rows)
     assert repr(rows).startswith("SparseFeatures((37, 91), ")
+
+
+def test_bytes_are_those_of_offsets_columns_and_values() -> None:
+    for dtype, value_bytes in (("float32", 4), ("float64", 8)):
+        rows = features(dtype)
+        assert rows.nbytes == 8 * (N + 1) + (4 + value_bytes) * rows.matrix.nnz

@@ -125,4 +125,10 @@ def test_links() -> None:
     assert "1 Gbit/s" in found(links=(FAST, SLOW))["network"].remedy
     uneven = replace(FAST, ranks=(1, 3), bandwidth=1e9)
     assert "12 times faster" in found(links=(FAST, uneven))["network"].remedy
+    on_a_host = replace(FAST, hosts=("n1", "n1"))
+    for link, ends in ((FAST, "(n1 and n2)"), (on_a_host, "(rank 0 and rank 2)")):
+        assert ends in found(links=(link,))["network"].seen
+    # Ethernet of 1 Gbit/s itself is not slow, and four times are not uneven.
+    at_limits = [replace(FAST, bandwidth=rate) for rate in (1.25e8, 5e8)]
+    assert found(links=tuple(at_limits))["network"].verdict == GOOD
     assert "network" not in found(links=())

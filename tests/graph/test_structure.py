@@ -12,6 +12,7 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
+from hpcgnn.graph.products import traced_sums
 from hpcgnn.graph.structure import SpectralPositions
 from hpcgnn.nn import draw_vectors
 from hpcgnn.trace import TraceRecorder
@@ -56,6 +57,14 @@ def features(comm: MPI.Intracomm, config: Config) -> np.ndarray:
         rows = comm.allgather((graph.products.node_ids, graph.features.numpy()))
     ids, values = (np.concatenate(each) for each in zip(*rows, strict=True))
     return values[np.argsort(ids)]
+
+
+def test_trace_has_the_bytes_of_sums_for_other_ranks(comm: MPI.Intracomm) -> None:
+    trace, part = TraceRecorder.open(None, comm.rank, {}), comm.Split(comm.rank // 2)
+    with ProcessGrid(part) as grid:
+        traced_sums(grid, trace)(np.ones((5, 3)))
+    assert trace.total_of("reduce.statistics")["bytes"] == (8 * 15 if part.size > 1 else 0)
+    part.Free()
 
 
 @pytest.mark.parametrize("kind", ["degree", "projection", "spectral"])

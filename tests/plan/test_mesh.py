@@ -152,6 +152,15 @@ def test_wrong_meshes_are_one_line(tmp_path: Path, nodes: list[int], more: str, 
     assert "\n" not in str(caught.value)
 
 
+def test_a_mesh_has_one_step_at_least(tmp_path: Path) -> None:
+    path, text = tmp_path / "box.toml", BOX.format([9, 9])
+    path.write_text(text.replace("steps = 9", "steps = 1"))
+    assert MeshShape.read(path).steps == 1
+    path.write_text(text.replace("steps = 9", "steps = 0"))
+    with pytest.raises(InputError, match="mesh: steps = 0 must be at least 1"):
+        MeshShape.read(path)
+
+
 def test_a_mesh_has_no_more_boxes_than_nodes() -> None:
     with pytest.raises(InputError, match=r"a mesh of \(3, 2\) nodes is not cut into 5 boxes"):
         Boxes.of((3, 2), 5)

@@ -1,4 +1,7 @@
+from collections.abc import Iterable
+from dataclasses import is_dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -131,3 +134,25 @@ def test_fan_out_is_uniform() -> None:
     for number in range(4000):
         counts[sampler.sample(number, targets).layers[0].pattern.entries - 14] += 1
     assert np.abs(counts - 4000 * 3 / 7).max() < 5 * np.sqrt(4000 * 3 / 7 * 4 / 7)
+
+
+def arrays_of(value: Any) -> dict[int, np.ndarray]:
+    """Return the arrays of a sample by their identity."""
+    if isinstance(value, np.ndarray):
+        return {id(value): value}
+    parts = vars(value).values() if is_dataclass(value) else value
+    below = [arrays_of(part) for part in parts] if isinstance(parts, Iterable) else []
+    return {key: array for each in below for key, array in each.items()}
+
+
+def test_bytes_are_those_of_each_array_once() -> None:
+    topology = symmetric()
+    sampler = RandomWalkSampler(topology=topology, seed=1, roots=4, length=3)
+    counted = count_coverage(SubgraphSource(sampler), range(3))
+    nodes = np.arange(5, dtype=np.int32)
+    for sample in (
+        SubgraphSource(sampler)(0),
+        SubgraphSource(sampler, counted)(0),
+        FanOutSampler(topology, 5, (4, 3)).sample(0, nodes),
+    ):
+        assert sample.nbytes == sum(array.nbytes for array in arrays_of(sample).values())

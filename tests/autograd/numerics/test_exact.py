@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hpcgnn.autograd import Arithmetic, ExactArithmetic, arithmetic, computing_with
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import uneven_starts
 
 ROWS = 1337
@@ -104,6 +105,16 @@ def test_a_sum_without_a_number_is_none_on_every_rank(comm: MPI.Intracomm) -> No
     with ProcessGrid(comm) as grid:
         total = ExactArithmetic(grid).total(rows)
     assert total.isnan().tolist() == [True, False]
+
+
+def test_trace_has_the_bytes_for_other_ranks(comm: MPI.Intracomm) -> None:
+    trace, part = TraceRecorder.open(None, comm.rank, {}), comm.Split(comm.rank // 2)
+    with ProcessGrid(part) as grid:
+        ExactArithmetic(grid, trace).total(table(3, 8))
+    # The largest number of each column and the number of rows, then the sums.
+    sent = 8 * (3 + 1) + 8 * 3
+    assert trace.total_of("reduce.exact")["bytes"] == (sent if part.size > 1 else 0)
+    part.Free()
 
 
 def test_a_loss_is_on_the_first_block_row_alone(comm: MPI.Intracomm) -> None:

@@ -3,6 +3,7 @@
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -78,6 +79,21 @@ def test_pieces_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(
         np.concatenate(list(array.flat(500, 1000, 33))), np.arange(500, 1000)
     )
+
+
+def test_steps_asked_in_order_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Mock(side_effect=npy._open)
+    path = tmp_path / "x.npz"
+    series = np.arange(24).reshape(4, 3, 2)
+    np.savez(path, x=series)
+    read = Npz(path).need("x").steps()
+    monkeypatch.setattr(npy, "_open", opened)
+    for passes, steps in enumerate(([0, 0, 1, 3, 3], [2, 2, 3], [2], [0]), 1):
+        for step in steps:
+            np.testing.assert_array_equal(read(step, 1, 3), series[step, 1:3])
+        assert opened.call_count == passes
 
 
 def test_the_second_version_of_the_header_is_read(tmp_path: Path) -> None:

@@ -169,6 +169,19 @@ def test_a_parquet_file_without_row_groups_has_one_piece_of_no_bytes(tmp_path: P
     assert [size for _, size in TableFile.open(path, frozenset()).pieces(1)] == [0]
 
 
+def test_pieces_of_a_parquet_file_are_row_groups_that_fit(tmp_path: Path) -> None:
+    path = tmp_path / "groups.parquet"
+    pq.write_table(pa.table({"a": np.arange(70)}), path, row_group_size=10, compression="none")
+    file = TableFile.open(path, frozenset())
+    size = pq.ParquetFile(path).metadata.row_group(0).total_byte_size
+    for least, rows in ((1, [10] * 7), (2 * size, [20, 20, 20, 10]), (3 * size, [30, 30, 10])):
+        found = [
+            sum(each.num_rows for each in piece.blocks({0: "integer"}))
+            for piece, _ in file.pieces(least)
+        ]
+        assert found == rows
+
+
 @pytest.mark.parametrize("keep", [0.3, 0.97])
 def test_a_truncated_gzip_file_is_named(tmp_path: Path, keep: float) -> None:
     whole = gzip.compress("".join(f"{i} {i * i}\n" for i in range(5000)).encode())

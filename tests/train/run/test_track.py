@@ -142,7 +142,8 @@ def test_log_has_what_the_screen_has_not(
     lines = [line.partition("Z ") for line in (path / "log.txt").read_text().splitlines()]
     for seed in (1, 2):
         assert sum(text.startswith(f"sage seed {seed}  ") for _, _, text in lines) == 5
-    assert any(text.startswith("started as ") for _, _, text in lines)
+    for start in ("started as ", "set up on rank 0: "):
+        assert sum(text.startswith(start) for _, _, text in lines) == 1
     times = [time for time, _, _ in lines]
     assert times == sorted(times)
     # Before the log there is a notice about a machine with fewer cores than ranks.
