@@ -1,8 +1,9 @@
 from mpi4py import MPI
 
+import numpy as np
 import pytest
 
-from hpcgnn.comm import CollectiveInputError, agree, raise_on_all
+from hpcgnn.comm import CollectiveInputError, agree, allreduce_max, allreduce_sum, raise_on_all
 from hpcgnn.errors import InputError
 
 
@@ -35,3 +36,17 @@ def test_defect_names_its_rank(comm: MPI.Intracomm) -> None:
 def test_collective_error_passes_through_without_agreeing_twice(comm: MPI.Intracomm) -> None:
     with pytest.raises(CollectiveInputError, match="inner"), agree(comm):
         raise CollectiveInputError("inner")
+
+
+def test_pairs_of_ranks_combine_arrays_in_pieces(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcgnn.comm.transfer._MAX_COUNT", 3)
+    pair = comm.Split(comm.rank // 2)
+    mine = np.random.default_rng(comm.rank).integers(0, 99, (2, 4))
+    shares = pair.allgather(mine)
+    for reduce, of_all in ((allreduce_sum, np.sum), (allreduce_max, np.max)):
+        found = mine.copy()
+        reduce(pair, found)
+        np.testing.assert_array_equal(found, of_all(shares, axis=0))
+    pair.Free()

@@ -5,7 +5,7 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, redistribute
+from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, RowRequest, redistribute
 from tests.support.matrices import gather_rows, uneven_starts
 
 NUM_NODES = 53
@@ -88,6 +88,21 @@ def test_bad_ghosts(wrong: str) -> None:
     ghosts = np.array([1] if wrong == "own" else [3, 2], np.int64)
     with ProcessGrid(MPI.COMM_SELF) as alone, pytest.raises(ValueError, match="ghosts"):
         CommPlan.from_ghosts(alone, row_map, ghosts)
+
+
+def test_a_request_brings_rows_and_adds_them_back(comm: MPI.Intracomm) -> None:
+    row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 2), comm.rank)
+    mine = slice(row_map.start, row_map.stop)
+    wanted = [
+        np.flatnonzero(np.random.default_rng(rank).random(NUM_NODES) < 0.5)
+        for rank in range(comm.size)
+    ]
+    request = RowRequest.make(comm, row_map, wanted[comm.rank])
+    x = np.random.default_rng(9).integers(0, 99, (NUM_NODES, 2))
+    rows = request.rows(x[mine])
+    np.testing.assert_array_equal(rows, x[wanted[comm.rank]])
+    times = np.bincount(np.concatenate(wanted), minlength=NUM_NODES)[:, None]
+    np.testing.assert_array_equal(request.add_back(rows), (times * x)[mine])
 
 
 def test_redistribute_keeps_order_and_pairs(comm: MPI.Intracomm) -> None:

@@ -1,11 +1,14 @@
 """Block rows that a planner cuts equal those that ranks hold."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.plan.objectives import copies_of_groups
+from hpcgnn.plan.objectives import Predictions, copies_of_groups
 from hpcgnn.plan.survey import BlockRows, StoredSurvey
 from hpcgnn.plan.traffic import ALL, Movement, Ranks, Traffic, sent_by_rank
 from hpcgnn.sparse import DistCSR
@@ -61,6 +64,12 @@ def test_a_rank_names_those_that_it_only_reads_from() -> None:
     found = [(each.peers.tolist(), each.send_counts.tolist()) for each in shares]
     assert found == [([1], [1]), ([0], [0]), ([], [])]
     assert [each.recv_counts.tolist() for each in shares] == [[0], [1], []]
+
+
+def test_block_rows_without_rows_train_nothing() -> None:
+    objective: Any = SimpleNamespace(trains=np.array([True, False, True, True]))
+    starts = np.array([0, 0, 2, 2, 4, 4])
+    assert Predictions.trained(objective, starts).tolist() == [0, 1, 0, 2, 0]
 
 
 def test_a_message_goes_where_a_row_goes() -> None:

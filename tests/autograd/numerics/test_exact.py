@@ -107,12 +107,13 @@ def test_a_sum_without_a_number_is_none_on_every_rank(comm: MPI.Intracomm) -> No
     assert total.isnan().tolist() == [True, False]
 
 
-def test_trace_has_the_bytes_for_other_ranks(comm: MPI.Intracomm) -> None:
+@pytest.mark.parametrize(("name", "sums"), [("total", 12), ("contract", 5 * 7)])
+def test_trace_has_the_bytes_for_other_ranks(comm: MPI.Intracomm, name: str, sums: int) -> None:
     trace, part = TraceRecorder.open(None, comm.rank, {}), comm.Split(comm.rank // 2)
     with ProcessGrid(part) as grid:
-        ExactArithmetic(grid, trace).total(table(3, 8))
-    # The largest number of each column and the number of rows, then the sums.
-    sent = 8 * (3 + 1) + 8 * 3
+        SUMS[name](ExactArithmetic(grid, trace), table(12, 8))
+    # The largest number of each column and the number of rows come first.
+    sent = 8 * (12 + 1 + sums)
     assert trace.total_of("reduce.exact")["bytes"] == (sent if part.size > 1 else 0)
     part.Free()
 

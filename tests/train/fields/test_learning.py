@@ -213,17 +213,26 @@ def test_a_run_that_was_stopped_goes_on(
 
 
 @pytest.mark.max_ranks(2)
-def test_metrics_are_those_of_their_definitions(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["u", "p"])
+def test_metrics_are_those_of_their_definitions(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str
+) -> None:
     # With a learning rate that changes nothing, all inputs are known.
     fields = with_holes(planted())
     words = ("train.learning_rate=1e-300", "train.epochs=1", "fields.evaluated=0")
-    last = run_on(comm, comm_tmp_path, fields, *words).metrics[-1]
-    # The loss is in units of deviations, errors in physical units; R² is the explained share.
-    truth = fields.values["u"][13:16]
-    known, weights = ~np.isnan(truth), fields.weights[None, :, None]
-    size = (weights * np.where(known, truth, 0) ** 2).sum()
-    errors = last["test_rmse_u"] ** 2 * (weights * known).sum()
+    of_p = ("fields.targets=p", "fields.inputs=u", "fields.predict=same")
+    last = run_on(comm, comm_tmp_path, fields, *words, *of_p[: 3 * (name == "p")]).metrics[-1]
+    # The loss is in units of deviations, errors in physical units.
+    truth = fields.values[name][13 - (name == "p") : 16]
+    weights = fields.weights[None, :, None] * ~np.isnan(truth)
+    size = np.nansum(weights * truth**2)
+    errors = last[f"test_rmse_{name}"] ** 2 * weights.sum()
     np.testing.assert_allclose(last["test_rel_l2"], np.sqrt(errors / size), rtol=1e-12)
+    if name == "p":
+        # The share of the variance of the only column.
+        mean = np.nansum(weights * truth) / weights.sum()
+        spread = np.nansum(weights * (truth - mean) ** 2)
+        np.testing.assert_allclose(last["test_r2"], 1 - errors / spread, rtol=1e-9)
 
 
 @pytest.mark.max_ranks(2)

@@ -93,6 +93,8 @@ def test_features_of_edges_come_with_batches(
         run = train(comm, make_config(store, comm_tmp_path / f"run{batch}", *words, *more))
         losses[batch] = run.column("train_loss")
         if batch == 6:
+            moved = sum(each["batch_graph_rows"] for each in run.summary["ranks_detail"])
+            assert (moved > 0) == (topology == "partitioned" and comm.size > 1)
             alone = train_alone(
                 comm, make_config(store, comm_tmp_path / "alone", *words, *more)
             ).metrics
