@@ -108,11 +108,11 @@ void transpose_rows(const void* x, std::int64_t num_rows, std::int64_t width,
   const std::int64_t total = num_rows * width * element_bytes;
   const int threads = total < kSerialBytes ? 1 : resolve_threads(num_threads);
   // Threads write different lines of a row of out.
-  constexpr std::int64_t kChunk = 32 * kTile;
+  constexpr std::int64_t kTogether = 32 * kTile;
   const auto with = [&]<class T>(T) {
-    parallel_tasks(threads, (num_rows + kChunk - 1) / kChunk, [&](std::int64_t task) {
-      transpose_chunk(static_cast<const T*>(x), num_rows, width, task * kChunk,
-                      std::min(num_rows, (task + 1) * kChunk), static_cast<T*>(out));
+    parallel_tasks(threads, (num_rows + kTogether - 1) / kTogether, [&](std::int64_t task) {
+      transpose_chunk(static_cast<const T*>(x), num_rows, width, task * kTogether,
+                      std::min(num_rows, (task + 1) * kTogether), static_cast<T*>(out));
     });
   };
   if (element_bytes == 2)
