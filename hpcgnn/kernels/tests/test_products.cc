@@ -80,7 +80,7 @@ void test_widened(bool rows_are_half, std::int64_t count, Isa isa) {
   std::vector<float> exact(half.size());
   for (std::size_t i = 0; i < half.size(); ++i) {
     half[i] = half::to_bfloat16((rows_are_half ? wide : other)[i]).bits;
-    exact[i] = half::to_float({half[i]});
+    exact[i] = half::to_float(BFloat16{half[i]});
   }
   const auto& left = rows_are_half ? exact : wide;
   const void* const rows = rows_are_half ? static_cast<const void*>(half.data()) : wide.data();
@@ -102,7 +102,7 @@ void test_widened(bool rows_are_half, std::int64_t count, Isa isa) {
       if (rows_are_half)
         check_sum(out[at(i, c, kColumns)], sum);
       else
-        check(std::abs(double(half::to_float({bits[at(i, c, kColumns)]})) - sum) <=
+        check(std::abs(double(half::to_float(BFloat16{bits[at(i, c, kColumns)]})) - sum) <=
                   0.01 * (1 + std::abs(sum)),
               "a narrowed product");
     }
