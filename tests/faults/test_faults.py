@@ -1,5 +1,6 @@
 """Every fault of one rank ends all ranks, with a status that tells whether to restart."""
 
+import platform
 from pathlib import Path
 
 from mpi4py import MPI
@@ -68,7 +69,9 @@ def test_all_ranks_end(
         )
         assert f"has made no progress for {STALL_S:.0f} s: " in found.errors
         assert "most recent call first" in found.errors
-    if fault in ("poison", "raise", "exit3"):
+    if phase == "start" and fault in ("poison", "raise"):
+        assert f"no MPI library is loaded on {platform.node()} (" in found.errors
+    elif phase != "start" and fault in ("poison", "raise", "exit3"):
         assert f"[rank {RANKS - 1}] fails on " in found.errors
     if (fault, phase) in QUICK:
         # tests/train/test_command.py resumes after kills.

@@ -37,9 +37,11 @@ STATUS: dict[str, Callable[[int, str], bool]] = {
     "stop": lambda status, _: status == MACHINE_FAULT,
     "sleep": lambda status, _: status == MACHINE_FAULT,
     "hang": lambda status, _: status == MACHINE_FAULT,
-    "raise": lambda status, _: status == 1,
-    "poison": lambda status, _: status == 1,
-    "exit0": lambda status, _: status == 1,
+    # A rank whose MPI does not load has an environment to be mended.
+    "raise": lambda status, phase: status == (2 if phase == "start" else 1),
+    "poison": lambda status, phase: status == (2 if phase == "start" else 1),
+    # Without MPI, it can tell nobody that it ends: the launcher notices it, or the others do.
+    "exit0": lambda status, phase: status == 1 or (phase == "start" and status == MACHINE_FAULT),
     "exit3": lambda status, _: status == 3,
     "leave": lambda status, _: status not in (0, EXIT_REQUEUE),
     "interrupt": lambda status, _: status not in (0, EXIT_REQUEUE),
