@@ -45,6 +45,8 @@ def end_rows(rows: Tensor, bias: Tensor | None, ending: Ending | None) -> None:
 
     Rows (rows, width) are contiguous, without history.
     """
+    # Who makes the rows widens them: here it would rectify.
+    assert ending is not WIDENED
     if bias is None and ending is None:
         return
     memory, draw = memory_of(rows), None

@@ -50,7 +50,6 @@ class Widened {
     numbers_ = Buffer(kWidenedRows * width * static_cast<std::int64_t>(sizeof(float)));
   }
 
-  bool is_half() const { return is_half_; }
   std::int64_t row_bytes() const { return width_ * (is_half_ ? 2 : 4); }
 
   /// The rows from `first` on, as they are stored.
