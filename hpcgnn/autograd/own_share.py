@@ -11,41 +11,33 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
+from hpcgnn.autograd.ending import Ending, end_rows
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import cache_chunks, like_rows, row_chunks, widened
-from hpcgnn.autograd.numerics.plain import arithmetic
+from hpcgnn.autograd.numerics.plain import arithmetic, before_end, ended
 from hpcgnn.operator import AggregationOperator
 
 
 class _OwnShare(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        operator: AggregationOperator,
-        rows: Tensor,
-        own: Tensor,
-        share: Tensor,
-        bias: Tensor,
-        ending: Ending | None,
+        ctx: Any, operator: AggregationOperator, rows: Tensor, own: Tensor, share: Tensor
     ) -> Tensor:
         result = applied(operator.apply, rows)
         result.addcmul_(own, share.to(own.dtype))
-        end_rows(result, bias, ending)
-        ctx.operator, ctx.own_is_input, ctx.ending = operator, own is rows, ending
-        ctx.save_for_backward(own, share, None if ending is None else result)
+        ctx.operator, ctx.own_is_input = operator, own is rows
+        ctx.save_for_backward(own, share)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        own, share, result = ctx.saved_tensors
-        gradient, for_bias = _before_end(ctx, gradients[0], result)
+        (own, share), gradient = ctx.saved_tensors, gradients[0]
         for_share = arithmetic().total_product(gradient, own).to(share.dtype)
         for_rows = applied(ctx.operator.apply_transpose, gradient)
         if ctx.own_is_input:
             for_rows.addcmul_(gradient, share.to(gradient.dtype))
-            return None, for_rows, None, for_share, for_bias, None
-        return None, for_rows, gradient * share, for_share, for_bias, None
+            return None, for_rows, None, for_share
+        return None, for_rows, gradient * share, for_share
 
 
 def add_own_share(
@@ -53,7 +45,7 @@ def add_own_share(
     rows: Tensor,
     own: tuple[Tensor, Tensor],
     bias: Tensor,
-    ending: Ending | None = None,
+    ending: Ending,
 ) -> Tensor:
     """Return ``A Y + s Y₀ + b``, ended, (result rows, width), differentiable in all but A.
 
@@ -61,16 +53,8 @@ def add_own_share(
     and Y₀, rows of the result, which may be `rows`; `bias` is (width,).
     """
     share, own_rows = own
-    return _OwnShare.apply(  # type: ignore[no-untyped-call]
-        operator, rows, own_rows, share, bias, ending
-    )
-
-
-def _before_end(ctx: Any, gradient: Tensor, result: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return the gradient of rows before they were ended, and that of the bias."""
-    whole, gradient = arithmetic().sums_are_whole, gradient.contiguous()
-    before, for_bias = end_gradient(gradient, result, ctx.ending, of_bias=not whole)
-    return before, arithmetic().total(before) if whole else for_bias
+    sums = _OwnShare.apply(operator, rows, own_rows, share)  # type: ignore[no-untyped-call]
+    return ended(sums, bias, ending)
 
 
 class _MappedShare(Function):
@@ -82,7 +66,7 @@ class _MappedShare(Function):
         share: Tensor,
         weight: Tensor,
         bias: Tensor,
-        ending: Ending | None,
+        ending: Ending,
     ) -> Tensor:
         x, own = rows
         sums, narrow = applied(operator.apply, x), like_rows(weight, x).t()
@@ -93,13 +77,13 @@ class _MappedShare(Function):
                 arithmetic().product(mixed, narrow, result[chunk])
         end_rows(result, bias, ending)
         ctx.trace, ctx.ending = operator.trace, ending
-        ctx.save_for_backward(sums, own, share, weight, None if ending is None else result)
+        ctx.save_for_backward(sums, own, share, weight, result)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, share, weight, result = ctx.saved_tensors
-        gradient, for_bias = _before_end(ctx, gradients[0], result)
+        gradient, for_bias = before_end(gradients[0], result, ctx.ending, bias=True)
         with ctx.trace.span("dense.weight_gradient"):
             of_sums, of_own = (arithmetic().contract(gradient, each) for each in inputs)
         with arithmetic().on_weights():
@@ -113,7 +97,7 @@ def map_with_share(
     own: tuple[Tensor, Tensor],
     weight: Tensor,
     bias: Tensor,
-    ending: Ending | None = None,
+    ending: Ending,
 ) -> Tensor:
     """Return ``(A X + s X₀) Wᵀ + b``, ended, (result rows, out), differentiable in s, W and b.
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.ending import WIDENED, Ending, end_gradient
+from hpcgnn.autograd.ending import WIDENED, Ending
 from hpcgnn.autograd.linear.products import LateSum, Sum
 from hpcgnn.autograd.numerics.mixed import like_rows, narrowed, row_chunks
-from hpcgnn.autograd.numerics.plain import arithmetic
+from hpcgnn.autograd.numerics.plain import arithmetic, before_end, ended, ends_apart
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import (
     PROJECT_FIRST,
@@ -65,6 +65,8 @@ class _Aggregated:
         with trace.span("dense.project", order=order.forward):
             projected = arithmetic().product(x, weight.t())
         aggregated = applied(self.operator.apply, projected, later)
+        # Own rows are mapped now, if there was no exchange to hide.
+        del projected
         # Terms add up in their order, wherever they were computed.
         later()
         result.add(aggregated)
@@ -81,6 +83,7 @@ class _Aggregated:
             with trace.span("dense.project", order=order.backward):
                 projected = arithmetic().affine(gradient, weight, dtype=weight.dtype)
             returned = applied(back, projected, later)
+            del projected
             later()
             for_input.add(returned)
             return gradient
@@ -143,7 +146,6 @@ class _GraphLinear(torch.autograd.Function):
         num_weights, num_own = len(saved) // 2, len(ctx.own_is_input)
         weights, inputs = saved[:num_weights], saved[num_weights:]
         _, needs_bias, _, needs_input, *needs_own = ctx.needs_input_grad[: 4 + num_own]
-        own_sums = needs_bias and not arithmetic().sums_are_whole
         orders = [term.order for term in ctx.terms]
         multiplied = all(
             order.aggregate_first and (order.project_first or not needs_input) for order in orders
@@ -156,9 +158,7 @@ class _GraphLinear(torch.autograd.Function):
                 rows = upper, result
                 for_bias, *of_weights = _of_first_layer(rows, ctx.ending, inputs, bias=needs_bias)
             return None, for_bias, None, None, *[None] * num_own, *of_weights
-        gradient, for_bias = end_gradient(upper, result, ctx.ending, of_bias=own_sums)
-        if needs_bias and not own_sums:
-            for_bias = arithmetic().total(gradient)
+        gradient, for_bias = before_end(upper, result, ctx.ending, bias=needs_bias)
         for_input = (LateSum() if ctx.leaves_products else Sum()) if needs_input else None
         factors: list[Tensor | None] = [
             gradient if term.order.aggregate_first else None for term in ctx.terms
@@ -225,10 +225,8 @@ def _of_first_layer(
     totals: list[Tensor | None] = []
     for chunk in chunks or [slice(None)]:
         part = None if result is None else result[chunk]
-        ended, sums = end_gradient(gradient[chunk], part, ending, of_bias=bias and not whole)
-        if bias and whole:
-            sums = arithmetic().total(ended)
-        terms = [sums, *(arithmetic().contract(ended, kept[chunk]) for kept in inputs)]
+        before, sums = before_end(gradient[chunk], part, ending, bias=bias)
+        terms = [sums, *(arithmetic().contract(before, kept[chunk]) for kept in inputs)]
         if not totals:
             totals = terms
             continue
@@ -282,6 +280,8 @@ def graph_linear(
             order = choose_order(size, in_width, out_width, needs_input_gradient=needs_input)
         terms.append(_Aggregated(operator, order))
     rows, maps = [x_i for x_i, _ in own], [weight for _, weight in own]
-    return _GraphLinear.apply(  # type: ignore[no-untyped-call]
-        tuple(terms), bias, ending, x, *rows, *weights, *maps
-    )
+    tensors = x, *rows, *weights, *maps
+    if ends_apart(ending, x, *rows):
+        sums = _GraphLinear.apply(tuple(terms), None, None, *tensors)  # type: ignore[no-untyped-call]
+        return ended(sums, bias, ending)
+    return _GraphLinear.apply(tuple(terms), bias, ending, *tensors)  # type: ignore[no-untyped-call]

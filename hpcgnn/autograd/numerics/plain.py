@@ -9,7 +9,7 @@ of `hpcgnn.autograd.numerics.exact` has results that do not depend on the distri
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -128,6 +128,9 @@ class Arithmetic:
 
         The result is in reused memory.
         """
+        if ends_apart(ending, rows):
+            mapped = _Linear.apply(self, rows, weight, None, None)  # type: ignore[no-untyped-call]
+            return ended(mapped, bias, ending)
         return _Linear.apply(self, rows, weight, bias, ending)  # type: ignore[no-untyped-call]
 
     def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
@@ -221,11 +224,8 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (rows, narrow, result), rule = ctx.saved_tensors, ctx.rule
         _, for_rows, for_weight, for_bias, _ = ctx.needs_input_grad
-        own_sums = for_bias and not rule.sums_are_whole
         upper = narrowed(gradients[0].contiguous(), narrow.dtype, [narrow])
-        gradient, sums = end_gradient(upper, result, ctx.ending, of_bias=own_sums)
-        if for_bias and not own_sums:
-            sums = rule.total(gradient)
+        gradient, sums = before_end(upper, result, ctx.ending, bias=for_bias)
         return (
             None,
             rule.affine(gradient, narrow, dtype=narrow.dtype) if for_rows else None,
@@ -242,6 +242,48 @@ _arithmetic: ContextVar[Arithmetic | None] = ContextVar("arithmetic", default=No
 def arithmetic() -> Arithmetic:
     """Return the arithmetic that the functions of this package use now."""
     return _arithmetic.get() or _FASTEST
+
+
+class _Ended(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, bias: Tensor | None, ending: Ending) -> Tensor:
+        end_rows(rows, bias, ending)
+        ctx.mark_dirty(rows)
+        ctx.ending = ending
+        ctx.save_for_backward(rows)
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (result,) = ctx.saved_tensors
+        return *before_end(gradients[0], result, ctx.ending, bias=ctx.needs_input_grad[1]), None
+
+
+def ended(rows: Tensor, bias: Tensor | None, ending: Ending) -> Tensor:
+    """Return rows (any, width) plus the bias (width,), ended, in the memory of `rows`.
+
+    No other function may have saved `rows`. As a function of its own rather than the end of a
+    layer, its backward pass lets go of the result and its gradient before that of the layer begins.
+    """
+    return _Ended.apply(rows, bias, ending)  # type: ignore[no-untyped-call]
+
+
+def ends_apart(ending: Ending | None, *inputs: Tensor) -> TypeGuard[Ending]:
+    """Return whether `ended` should follow a layer: gradients of its inputs need the memory."""
+    rectifies = ending is not None and ending is not WIDENED
+    return rectifies and any(rows.requires_grad for rows in inputs)
+
+
+def before_end(
+    gradient: Tensor, result: Tensor | None, ending: Ending | None, *, bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradient of rows before they were ended, and that of the bias if it is asked for.
+
+    `gradient` (rows, width) is that of the result, which is None without `ending`.
+    """
+    whole = arithmetic().sums_are_whole
+    before, sums = end_gradient(gradient.contiguous(), result, ending, of_bias=bias and not whole)
+    return before, arithmetic().total(before) if bias and whole else sums
 
 
 class _LossSum(torch.autograd.Function):

@@ -9,7 +9,8 @@ import torch
 from hpcgnn.autograd import WIDENED, Ending, graph_linear
 from hpcgnn.autograd.numerics import mixed
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.operator import Transposed
+from hpcgnn.kernels import reuse, reused_memory
+from hpcgnn.operator import Meanwhile, OperatorSize, Transposed
 from hpcgnn.spmm import DistributedSpMM, make_exchange
 from hpcgnn.trace import TraceRecorder, trace_file
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
@@ -208,3 +209,43 @@ def test_a_first_layer_in_pieces(
         if each.grad is not None and wanted.grad is not None:
             torch.testing.assert_close(each.grad.double(), wanted.grad, rtol=0.01, atol=0.5)
     assert (weights[1].grad is None) != own
+
+
+class _Recorder:
+    """A permutation of rows that records how many arrays of their size are in use."""
+
+    trace = TraceRecorder.off()
+
+    def __init__(self, num_rows: int, row_bytes: int) -> None:
+        self.size = OperatorSize(num_rows, num_rows, num_rows, 0)
+        self._num_bytes, self.held = num_rows * row_bytes, []
+
+    def apply(self, x: np.ndarray, meanwhile: Meanwhile | None = None) -> np.ndarray:
+        pool = reuse._reuse.get()
+        assert pool is not None
+        pool._collect()
+        self.held.append(pool._used_bytes / self._num_bytes)
+        result = reuse.empty(x.shape, x.dtype)
+        result[:] = x[::-1]
+        return result
+
+    apply_transpose = apply
+
+
+def test_gradients_and_results_are_freed_before_the_layer_below_needs_memory() -> None:
+    width, num_rows = 64, 1 << 12
+    recorder = _Recorder(num_rows, 8 * width)
+    x = torch.ones(num_rows, width, dtype=torch.float64).requires_grad_()
+    ending = Ending(np.arange(num_rows))
+    with reused_memory():
+        rows = x
+        for _ in range(3):
+            weight = torch.eye(width, dtype=torch.float64)
+            rows = graph_linear([recorder], rows, [weight], ending=ending)
+        loss = rows.sum()
+        del rows
+        loss.backward()
+    assert x.grad is not None
+    assert (x.grad == 1).all()
+    # The results of the layers below, and forward the rows to aggregate, backward their gradient.
+    assert [round(number) for number in recorder.held] == [1, 2, 3, 3, 2, 1]
