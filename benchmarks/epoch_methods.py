@@ -112,6 +112,7 @@ def ours(problem: Problem) -> Method:
     """Our layers on one rank, with the engine of training."""
     from mpi4py import MPI  # noqa: PLC0415  (starts MPI)
 
+    from hpcgnn.autograd import late_maps  # noqa: PLC0415
     from hpcgnn.comm import ProcessGrid, RowMap  # noqa: PLC0415
     from hpcgnn.config.config import (  # noqa: PLC0415
         Config,
@@ -166,7 +167,13 @@ def ours(problem: Problem) -> Method:
     )
     view = KeptProducts(config, shape).for_training(products.view, features)
     loss = MeanLoss(m.num_nodes).single_label
-    return _whole(problem, lambda: model(view, features, None), model, loss)
+
+    def outputs() -> Tensor:
+        with late_maps(True):
+            result: Tensor = model(view, features, None)
+        return result
+
+    return _whole(problem, outputs, model, loss)
 
 
 def dgl(problem: Problem) -> Method:

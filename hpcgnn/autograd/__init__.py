@@ -20,6 +20,7 @@ from hpcgnn.autograd.graphs import (
 from hpcgnn.autograd.linear.graph import graph_linear
 from hpcgnn.autograd.linear.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.linear.relations import relation_linear
+from hpcgnn.autograd.losses.mapped_rows import MappedRows, late_maps
 from hpcgnn.autograd.losses.softmax import cross_entropies, cross_entropy_sum
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.messages.chain import (
@@ -68,6 +69,7 @@ __all__ = [
     "GraphRows",
     "GraphSums",
     "Heads",
+    "MappedRows",
     "ProductHeads",
     "RelationHeads",
     "ScoresOf",
@@ -87,6 +89,7 @@ __all__ = [
     "dropout",
     "edge_draw",
     "graph_linear",
+    "late_maps",
     "layer_norm",
     "linear_by_type",
     "loss_sum",

@@ -34,7 +34,8 @@ def softmax_loss(
     """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`, ``(m,)`` like the logits.
 
     `gradient`, shaped like the logits, gets ``s f_i (softmax(x_i)_c - t_ic)``, the gradient of ``s
-    Σ_i f_i loss_i``; None skips it. `factors` f are ``(m,)`` of the same dtype; None means ones.
+    Σ_i f_i loss_i``; None skips it. It may be the logits. `factors` f are ``(m,)`` of the same
+    dtype; None means ones.
     """
     t = targets
     more = factors, scale, gradient
@@ -64,7 +65,8 @@ def sigmoid_loss(
     """Write ``Σ_c log(1 + exp(x_ic)) - t_ic x_ic`` of each row to `losses`, ``(m,)`` like x.
 
     `gradient`, shaped like x, gets ``s f_i (sigmoid(x_ic) - t_ic)``, the gradient of ``s Σ_i f_i
-    loss_i``; None skips it. `factors` f are ``(m,)`` of the same dtype; None means ones.
+    loss_i``; None skips it. It may be x. `factors` f are ``(m,)`` of the same dtype; None means
+    ones.
     """
     t, more = targets, (factors, scale, gradient)
     _kernels.sigmoid_loss(t.logits, t.targets, losses, *more, *execution(**run))

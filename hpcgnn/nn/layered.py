@@ -21,6 +21,7 @@ from hpcgnn.autograd import (
     DropoutKey,
     Ending,
     dropout,
+    late_maps,
     relu,
     relu_,
     rematerialised,
@@ -177,9 +178,12 @@ class LayeredModel(Model):
 
         x, before = dropped(hidden.rows), hidden.again
         with rematerialised((x, None if before is None else lambda: dropped(before()))):
-            out = self.run_layer(index, view, x, draw)
             if str(index) in self.shortcuts:
+                with late_maps(False):
+                    out = self.run_layer(index, view, x, draw)
                 out = out + self.shortcuts[str(index)](view.own(x))
+            else:
+                out = self.run_layer(index, view, x, draw)
         if index >= self.shape.num_hidden_layers:
             return _Hidden(out)
         if len(self.norms):

@@ -41,6 +41,10 @@ def test_losses_and_gradients(
     kernels.sigmoid_loss(*operands, factors=factors, scale=3.0, threads=2, isa=isa)
     np.testing.assert_array_equal(again, found)
     np.testing.assert_allclose(gradient, exact.grad, rtol=tolerance * 10, atol=tolerance)
+    # The gradient may replace the logits.
+    kernels.sigmoid_loss(operands[0], again, logits, factors=factors, scale=3.0, isa=isa)
+    np.testing.assert_array_equal(again, found)
+    np.testing.assert_array_equal(logits, gradient)
 
 
 @pytest.mark.parametrize("isa", ISAS)

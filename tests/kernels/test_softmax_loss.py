@@ -33,6 +33,11 @@ def test_losses_and_gradients(
     kernels.softmax_loss(targets, alone, isa=isa)
     np.testing.assert_array_equal(alone, losses)
     np.testing.assert_allclose(found, exact.grad, rtol=tolerance * 10, atol=tolerance)
+    # The gradient may replace the logits.
+    more = {"factors": factors, "scale": 3.0, "threads": 2, "isa": isa}
+    kernels.softmax_loss(targets, alone, logits, **more)
+    np.testing.assert_array_equal(alone, losses)
+    np.testing.assert_array_equal(logits, found)
 
 
 @pytest.mark.parametrize("isa", ISAS)

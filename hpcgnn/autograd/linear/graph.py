@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.aggregate import applied
+from hpcgnn.autograd.aggregate import aggregate, applied
 from hpcgnn.autograd.ending import WIDENED, Ending
 from hpcgnn.autograd.linear.products import LateSum, Sum
+from hpcgnn.autograd.losses.mapped_rows import is_mapped_late
 from hpcgnn.autograd.numerics.mixed import like_rows, narrowed, row_chunks
 from hpcgnn.autograd.numerics.plain import arithmetic, before_end, ended, ends_apart
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -268,7 +269,7 @@ def graph_linear(
         (out_width,); None leaves it out.
     ending
         Rectifier and dropout to apply to the sum; None: neither. With `WIDENED` the result is
-        float32 for bfloat16 rows.
+        float32 for bfloat16 rows; inside `late_maps` it may be a `MappedRows`.
     """
     needs_input, is_dense = x.requires_grad, not isinstance(x, SparseFeatures)
     terms = []
@@ -280,6 +281,10 @@ def graph_linear(
             order = choose_order(size, in_width, out_width, needs_input_gradient=needs_input)
         terms.append(_Aggregated(operator, order))
     rows, maps = [x_i for x_i, _ in own], [weight for _, weight in own]
+    if ending is WIDENED and not own and len(terms) == 1 and is_mapped_late(x):
+        (term,), (weight,) = terms, weights
+        if term.order.aggregate_first and (term.order.project_first or not needs_input):
+            return arithmetic().linear(aggregate(term.operator, x), weight, bias, ending)
     tensors = x, *rows, *weights, *maps
     if ends_apart(ending, x, *rows):
         sums = _GraphLinear.apply(tuple(terms), None, None, *tensors)  # type: ignore[no-untyped-call]

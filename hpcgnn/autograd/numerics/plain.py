@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpcgnn.autograd.ending import WIDENED, Ending, column_sums, end_gradient, end_rows
+from hpcgnn.autograd.losses.mapped_rows import MappedRows, is_mapped_late
 from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import (
@@ -126,8 +127,10 @@ class Arithmetic:
     ) -> Tensor:
         """Return ``rows weightᵀ + bias``, ended, differentiable in all three.
 
-        The result is in reused memory.
+        The result is in reused memory. `WIDENED` inside `late_maps` it may be a `MappedRows`.
         """
+        if ending is WIDENED and not self.sums_are_whole and is_mapped_late(rows):
+            return MappedRows.of(rows, weight, bias)
         if ends_apart(ending, rows):
             mapped = _Linear.apply(self, rows, weight, None, None)  # type: ignore[no-untyped-call]
             return ended(mapped, bias, ending)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from hpcgnn.autograd import DropoutKey, late_maps
 from hpcgnn.comm import raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
@@ -183,6 +184,14 @@ class NodeObjective(SingleObjective):
     @override
     def make_part(self, encoder: NodeModel, width: int, seed: int) -> HeadedModel:
         return make_headed_model(encoder, width, self.facts.num_classes, seed)
+
+    @collective
+    @override
+    def loss(self, model: Any, step: StepData, key: DropoutKey) -> Tensor:
+        # The loss of numbers is not one of rows.
+        with late_maps(not self.facts.targets):
+            outputs = model(step.view, step.features, key)
+        return self.loss_of(model, outputs, step)
 
     @collective
     @override

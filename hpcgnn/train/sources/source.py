@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import DropoutKey, take_rows
+from hpcgnn.autograd import DropoutKey, MappedRows, take_rows
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.nn import GraphView, NodeFeatures
@@ -41,6 +41,9 @@ class StepData:
         """Return the rows of the model's output that count."""
         if self.rows is None:
             return outputs
+        if isinstance(outputs, MappedRows):
+            rows, weight, bias = outputs.factors
+            return MappedRows.of(self.counted(rows), weight, bias)
         if outputs.is_cpu and outputs.dim() == 2 and self.rows.dtype == torch.int64:
             # torch's indexing would not allocate from the memory that epochs reuse.
             return take_rows(outputs, self.rows.numpy().astype(np.int32))

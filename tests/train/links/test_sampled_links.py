@@ -42,7 +42,11 @@ WALKS = (
     [
         (*BATCHES, "model.name=sage", "model.norm=layer"),
         (*BATCHES, "model.name=gat", "links.negatives=degree", "links.scorer=mlp"),
-        (*BATCHES, "model.name=gcn", "links.negatives=batch", "links.loss=cross_entropy"),
+        # A last batch of one edge would have no negatives.
+        (
+            *(*BATCHES, "sampling.steps=3"),
+            *("model.name=gcn", "links.negatives=batch", "links.loss=cross_entropy"),
+        ),
         (*WALKS, "model.name=sage", "links.scorer=distmult"),
         (*WALKS, "model.name=gcn", "links.loss=margin", "sampling.threads=0"),
         (*BATCHES, "model.name=sage", "types"),

@@ -12,7 +12,7 @@ namespace hpcgnn::kernels {
 struct LossGradient {
   const void* factors;  ///< null = ones
   double scale;
-  void* out;  ///< null = not wanted
+  void* out;  ///< null = not wanted; may be the logits
 };
 
 /// The logits of softmaxes and their targets: in row i the class labels[i] has 1 - smoothing, and

@@ -50,11 +50,13 @@ struct SoftmaxLossKernels {
     Scalar* const out =
         a.gradient.out ? static_cast<Scalar*>(a.gradient.out) + first * t.width : nullptr;
     const Scalar* const factors = static_cast<const Scalar*>(a.gradient.factors);
-    const Scalar smoothing = static_cast<Scalar>(t.smoothing);
     Softmaxes s{.logits = logits,
+                .labels = t.labels + first,
+                .losses = static_cast<Scalar*>(a.losses) + first,
                 .out = out,
                 .width = t.width,
                 .count = count,
+                .smoothing = static_cast<Scalar>(t.smoothing),
                 .share = static_cast<Scalar>(t.smoothing / static_cast<double>(t.width))};
     for (int r = 0; r < count; ++r)
       s.weights[r] = static_cast<Scalar>(a.gradient.scale) * (factors ? factors[first + r] : 1);
@@ -62,20 +64,9 @@ struct SoftmaxLossKernels {
       side_by_side(s);
     else
       by_steps(s, powers);
-    for (int r = 0; r < count; ++r) {
-      const Scalar* const row = logits + r * t.width;
-      const std::int64_t label = t.labels[first + r];
-      // Not top + log(total) - logit: if the logit is the largest, the loss is far smaller.
-      Scalar target = row[label] - s.tops[r];
-      if (smoothing > 0) {
-        Scalar mean = 0;
-        for (std::int64_t c = 0; c < t.width; ++c) mean += row[c] - s.tops[r];
-        target = (1 - smoothing) * target + smoothing * mean / static_cast<Scalar>(t.width);
-      }
-      static_cast<Scalar*>(a.losses)[first + r] = std::log(s.totals[r]) - target;
-      // Not right after the row: what a masked store has written cannot be forwarded to a load.
-      if (out) out[r * t.width + label] -= s.weights[r] * (1 - smoothing);
-    }
+    // Not right after the row: what a masked store has written cannot be forwarded to a load.
+    for (int r = 0; out && r < count; ++r)
+      out[r * t.width + s.labels[r]] -= s.weights[r] * (1 - s.smoothing);
   }
 
  private:
@@ -85,12 +76,28 @@ struct SoftmaxLossKernels {
   /// Some rows; what is written to `out` lacks the terms of the labels.
   struct Softmaxes {
     const Scalar* logits;
-    Scalar* out;
+    const std::int64_t* labels;
+    Scalar *losses, *out;
     std::int64_t width;
     int count;
-    Scalar share;
+    Scalar smoothing, share;
     Scalar tops[kRows] = {}, totals[kRows] = {}, weights[kRows] = {};
   };
+
+  /// Write the losses of rows [first, last), before their gradient, which may replace the logits.
+  static void write_losses(const Softmaxes& s, int first, int last) {
+    for (int r = first; r < last; ++r) {
+      const Scalar* const row = s.logits + r * s.width;
+      // Not top + log(total) - logit: if the logit is the largest, the loss is far smaller.
+      Scalar target = row[s.labels[r]] - s.tops[r];
+      if (s.smoothing > 0) {
+        Scalar mean = 0;
+        for (std::int64_t c = 0; c < s.width; ++c) mean += row[c] - s.tops[r];
+        target = (1 - s.smoothing) * target + s.smoothing * mean / static_cast<Scalar>(s.width);
+      }
+      s.losses[r] = std::log(s.totals[r]) - target;
+    }
+  }
 
   /// Numbers from one row of powers to the next: whole registers.
   static constexpr std::int64_t pitch_of(std::int64_t width) {
@@ -118,6 +125,7 @@ struct SoftmaxLossKernels {
       });
       s.totals[r] = V::sum(sum);
     }
+    write_losses(s, 0, s.count);
     const std::int64_t whole = s.width / V::kLanes * V::kLanes;
     const auto tail = V::mask(static_cast<int>(s.width - whole));
     for (int r = 0; s.out && r < s.count; ++r) {
@@ -158,6 +166,7 @@ struct SoftmaxLossKernels {
         norms[r] = s.weights[first + r] / totals[r];
         shares[r] = -s.weights[first + r] * s.share;
       }
+      write_losses(s, first, first + count);
       if (!s.out) continue;
       const Reg norm = V::load(norms), common = V::load(shares);
       for (std::int64_t c = 0; c < s.width; ++c)

@@ -1,0 +1,113 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hpcgnn.autograd import WIDENED, MappedRows, arithmetic, cross_entropy_sum, late_maps
+from hpcgnn.autograd.losses import row_loss
+from hpcgnn.autograd.numerics import mixed
+
+LossOf = Callable[[Tensor], Tensor]
+
+
+def problem(
+    kind: str, num_rows: int, classes: int, weighted: bool
+) -> tuple[LossOf, Callable[[Tensor], Tensor]]:
+    """Return a loss of this package and torch's."""
+    generator = torch.Generator().manual_seed(num_rows)
+    factors = torch.rand(num_rows, dtype=torch.float64, generator=generator) if weighted else None
+    shares = 1.0 if factors is None else factors
+    if kind == "softmax":
+        labels = torch.randint(classes, (num_rows,), generator=generator)
+
+        def theirs(logits: Tensor) -> Tensor:
+            each = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=0.1)
+            return (each * shares).sum() / 3
+
+        return lambda logits: cross_entropy_sum(logits, labels, 0.1, factors, 3.0), theirs
+    target = torch.rand(num_rows, classes, generator=generator)
+    column = None if factors is None else factors[:, None]
+
+    def theirs_of_labels(logits: Tensor) -> Tensor:
+        each = functional.binary_cross_entropy_with_logits(
+            logits, target.to(logits.dtype), reduction="none"
+        )
+        return (each.sum(1) * shares).sum() / 3
+
+    return lambda logits: arithmetic().cross_entropies(
+        logits, target, column, 3.0
+    ), theirs_of_labels
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("num_rows", "width", "classes"), [(0, 3, 2), (1, 3, 1), (58, 16, 41)])
+def test_equals_torch_by_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    weighted: bool,
+    bias: bool,
+    num_rows: int,
+    width: int,
+    classes: int,
+) -> None:
+    monkeypatch.setattr(row_loss, "_CHUNK_BYTES", 9 * 8 * (16 + 41))
+    ours, theirs = problem(kind, num_rows, classes, weighted)
+    generator = torch.Generator().manual_seed(1)
+    tensors = [
+        torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+        for shape in ((num_rows, width), (classes, width), (classes,))[: 2 + bias]
+    ]
+    rows, weight, *shift = tensors
+    with late_maps(True):
+        mapped = arithmetic().linear(rows, weight, shift[0] if bias else None, WIDENED)
+    assert isinstance(mapped, MappedRows)
+    assert mapped.shape == (num_rows, classes)
+    expected, found = theirs(functional.linear(*tensors)), ours(mapped)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    wanted = torch.autograd.grad(2 * expected, tensors)
+    torch.testing.assert_close(
+        torch.autograd.grad(2 * found, tensors), wanted, rtol=1e-11, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_rows_of_16_bits_have_the_gradients_of_whole_logits(
+    monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    monkeypatch.setattr(mixed, "bfloat16_is_fast", lambda: fast)
+    monkeypatch.setattr(row_loss, "_CHUNK_BYTES", 4 * 7 * (16 + 40))
+    torch.manual_seed(2)
+    rows = torch.randn(29, 16).bfloat16().requires_grad_()
+    parameters = torch.randn(40, 16).requires_grad_(), torch.randn(40).requires_grad_()
+    labels = torch.randint(40, (29,))
+    whole = cross_entropy_sum(arithmetic().linear(rows, *parameters, WIDENED), labels)
+    with late_maps(True):
+        mapped = arithmetic().linear(rows, *parameters, WIDENED)
+    found = cross_entropy_sum(mapped, labels)
+    torch.testing.assert_close(found, whole)
+    wanted = torch.autograd.grad(whole, (rows, *parameters))
+    gradients = torch.autograd.grad(found, (rows, *parameters))
+    assert [each.dtype for each in gradients] == [torch.bfloat16, torch.float32, torch.float32]
+    for ours, theirs in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=2**-7)
+
+
+def test_nothing_but_a_loss_reads_it() -> None:
+    rows, weight = torch.ones(3, 2), torch.ones(4, 2, requires_grad=True)
+    with late_maps(True):
+        mapped = arithmetic().linear(rows, weight, None, WIDENED)
+        assert not isinstance(arithmetic().linear(rows, weight), MappedRows)
+        with late_maps(False):
+            assert not isinstance(arithmetic().linear(rows, weight, None, WIDENED), MappedRows)
+        with torch.no_grad():
+            assert not isinstance(arithmetic().linear(rows, weight, None, WIDENED), MappedRows)
+    assert not isinstance(arithmetic().linear(rows, weight, None, WIDENED), MappedRows)
+    with pytest.raises(RuntimeError, match="subclasses"):
+        mapped.numpy()
+    for read in (torch.Tensor.sum, torch.Tensor.detach, torch.exp, lambda x: x[0]):
+        with pytest.raises(TypeError, match="only a loss reads"):
+            read(mapped)
