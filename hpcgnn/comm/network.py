@@ -218,9 +218,9 @@ def clock_offset(
     monotonic clock.
     """
     firsts, own = _first_ranks(hosts), ClockOffset(0, 0)
-    host = firsts.index(comm.rank) if comm.rank in firsts else len(firsts)
-    known = 1
-    while known < len(firsts):
+    is_first = comm.rank in firsts
+    host, known = firsts.index(comm.rank) if is_first else 0, 1
+    while is_first and known < len(firsts):
         if host < known and host + known < len(firsts):
             peer = firsts[host + known]
             pings = (_ping(comm, peer, clock) for _ in range(ROUNDS))

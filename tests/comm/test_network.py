@@ -13,13 +13,19 @@ from hpcgnn.errors import InputError
 
 @pytest.mark.parametrize("rounds", [1, 16])
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
+@pytest.mark.parametrize("more_of_first", [0, 1, 2])
 def test_offsets_of_shifted_clocks_lie_within_their_bounds(
-    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, rounds: int, ranks_per_host: int
+    comm: MPI.Intracomm,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: int,
+    ranks_per_host: int,
+    more_of_first: int,
 ) -> None:
+    """Four ranks are also on three hosts, of which the first has two."""
     monkeypatch.setattr(network, "ROUNDS", rounds)
     # All ranks of a test run on one machine and share its monotonic clock.
-    hosts = [f"host{rank // ranks_per_host}" for rank in range(comm.size)]
-    host = comm.rank // ranks_per_host
+    numbers = [max(rank - more_of_first, 0) // ranks_per_host for rank in range(comm.size)]
+    host, hosts = numbers[comm.rank], [f"host{number}" for number in numbers]
     shift = 3_000_000_007 * (host * (-1) ** host)
     began = perf_counter_ns()
     found = clock_offset(comm, hosts, lambda: perf_counter_ns() + shift)

@@ -179,8 +179,8 @@ def test_shares_make_up_the_graph(comm: MPI.Intracomm) -> None:
         own = data[kind]
         np.testing.assert_array_equal(own.edge_attr, whole[kind].edge_attr[own.e_id])
         share = own.edge_index.share
-        sources = share.ids[share.numbers[0]] - before[kind[0]]
-        targets = share.node_ids[share.numbers[1]] - before[kind[2]]
+        sources = share.ids[share.numbers[0].numpy()] - before[kind[0]]
+        targets = share.node_ids[share.numbers[1].numpy()] - before[kind[2]]
         np.testing.assert_array_equal(
             np.stack([sources, targets]), whole[kind].edge_index[:, own.e_id]
         )
