@@ -14,8 +14,8 @@ to wait (tests/support/call_order.py).
 
 A serial run covers the tests with ``comm`` at one rank (unless the test is marked
 ``several_ranks``) and all tests without it; a run under
-mpiexec covers ``comm`` at 3 and 4 ranks, in a world of 3 at 2 and 3, and in one of 8 at 2, 3, 4 and
-8 (unless the test is marked ``max_ranks(4)``), and the tests marked ``mpi``.
+mpiexec covers ``comm`` at 3 and 4 ranks, in a world of 3 at 2 and 3, and in one of 8 at 8 (unless
+the test is marked ``max_ranks(4)``), and the tests marked ``mpi``.
 """
 
 import faulthandler
@@ -49,6 +49,8 @@ ABORT_STATUS = 70
 POLL_S = 0.002
 DAILY = 4
 """Ranks of the world of the daily runs, which come after a run on one rank."""
+LARGEST = 8
+"""Ranks of the largest world, which has few cases of each test, and no slow ones."""
 MOST_EPOCHS = 3
 """Epochs of a rehearsal: one more than most tests ask for; no state may remain after it."""
 RANKS_IN = re.compile(r"\bcomm(_tmp_path)?\b|mark\.mpi\b|mpi_tmp_path")
@@ -176,14 +178,14 @@ def tested_sizes(world: int) -> tuple[int, ...]:
     """Return the sizes of communicators that a run on `world` ranks covers."""
     if world == 1:
         return (1,)
-    return tuple(size for size in (2, 3, 4) if size <= world) + (8,) * (world == 8)
+    return (LARGEST,) if world == LARGEST else tuple(range(2, min(world, DAILY) + 1))
 
 
 def sizes_of(item: pytest.Item | pytest.Function, world: int = WORLD.size) -> list[int]:
     """Return the sizes of a test in a world.
 
     In a world of 4, which runs every day, 3 and 4 ranks are enough for tests not limited to 2;
-    ``tests/run.sh --all`` has 2 ranks in its worlds of 3 and 8.
+    ``tests/run.sh --all`` has 2 ranks in its world of 3.
     """
     limit = item.get_closest_marker("max_ranks")
     sizes = [size for size in tested_sizes(world) if limit is None or size <= limit.args[0]]
@@ -253,9 +255,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tested = [item for item in items if (fits_one_rank if WORLD.size == 1 else needs_ranks)(item)]
     names = {item.nodeid for item in tested}
-    if WORLD.size in (1, DAILY) and "not slow" in config.option.markexpr:
-        quick = [item for item in tested if item.get_closest_marker("slow") is None]
-        if WORLD.size > 1:
+    quick = [item for item in tested if item.get_closest_marker("slow") is None]
+    is_daily = WORLD.size in (1, DAILY) and "not slow" in config.option.markexpr
+    if WORLD.size == LARGEST:
+        names &= {item.nodeid for item in quick}
+    if is_daily or WORLD.size == LARGEST:
+        if is_daily and WORLD.size > 1:
             names -= {item.nodeid for item in quick if not daily_sizes(item)}
             quick = [item for item in quick if daily_sizes(item)]
         names -= {item.nodeid for item in left_out(quick, daily_sizes if WORLD.size == 1 else None)}
