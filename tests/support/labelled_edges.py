@@ -35,8 +35,12 @@ class EdgeGraph:
     def num_nodes(self) -> int:
         return len(self.features)
 
-    def write(self, comm: MPI.Intracomm, directory: Path, parts: int = 4, seed: int = 0) -> Path:
-        """Write it with nodes assigned at random; every rank gets the path."""
+    def write(self, comm: MPI.Intracomm, directory: Path, parts: int = 0, seed: int = 0) -> Path:
+        """Write it with nodes assigned at random, by default in four parts or one for each rank.
+
+        Every rank gets the path.
+        """
+        parts = parts or max(4, comm.size)
         path = directory / f"edges{parts}.{seed}.h5"
         if comm.rank == 0:
             plain = directory / f"plain{parts}.{seed}.h5"
