@@ -107,9 +107,13 @@ def with_holes(fields: Fields, share: float = 0.2) -> Fields:
 
 
 def write_series(
-    comm: MPI.Intracomm, directory: Path, fields: Fields, *, parts: int = 4, name: str = "series"
+    comm: MPI.Intracomm, directory: Path, fields: Fields, *, parts: int = 0, name: str = "series"
 ) -> Path:
-    """Write the fields in parts of unequal sizes, one empty, with nodes in another order."""
+    """Write the fields in parts of unequal sizes, one empty, with nodes in another order.
+
+    By default there are four parts, or one for each rank.
+    """
+    parts = parts or max(4, comm.size)
     path = directory / f"{name}.h5"
     if comm.rank == 0:
         count = fields.adjacency.shape[0]

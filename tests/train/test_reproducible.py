@@ -150,7 +150,7 @@ def test_equal_bits_where_a_rank_has_no_rows(
 )
 def test_learns_as_the_default_does(comm_tmp_path: Path, comm: MPI.Intracomm, model: str) -> None:
     width, graph = 3 * (model in EDGE_MODELS), make_graph(num_nodes=97).with_relations()
-    store = write_store(comm, comm_tmp_path, graph, parts=4, edge_width=width)
+    store = write_store(comm, comm_tmp_path, graph, edge_width=width)
     name = model.partition(" ")[0]
     options = (f"model.name={name}", *MODELS[model], "model.dropout=0", "train.epochs=5")
     losses = [
@@ -168,7 +168,7 @@ def test_predict_gives_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph(num_nodes=97), parts=4)
+    store = write_store(comm, comm_tmp_path, make_graph(num_nodes=97))
     options = ("model.name=gcn", "train.epochs=2", "train.reproducible=true")
     run = train_alone(comm, make_config(store, comm_tmp_path / "run", *options))
     output = comm_tmp_path / "again.h5"
