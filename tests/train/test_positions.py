@@ -38,15 +38,17 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def write(comm: MPI.Intracomm, folder: Path, **changes: np.ndarray | None) -> Path:
-    """Write the graph in four parts, one of them empty."""
+    """Write the graph in four parts or more, one of them empty."""
     path = folder / "mesh.h5"
     if comm.rank == 0:
         given = {name: each for name, each in (arrays() | changes).items() if each is not None}
         np.savez(folder / "mesh.npz", **given)
         convert(folder / "mesh.npz", folder / "plain.h5", format_name="npz")
-        part = np.random.default_rng(2).choice([0, 2, 3], len(given["x"])).astype(np.int32)
+        count = max(4, comm.size)
+        used = np.delete(np.arange(count, dtype=np.int32), 1)
+        part = np.random.default_rng(2).choice(used, len(given["x"]))
         with GraphStore.open(folder / "plain.h5") as store:
-            write_partitioned(store, path, Partition(part, 4), method="block", seed=0)
+            write_partitioned(store, path, Partition(part, count), method="block", seed=0)
     comm.Barrier()
     return path
 

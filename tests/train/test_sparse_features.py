@@ -34,7 +34,7 @@ def written() -> dict[str, bytes]:
     features[7] = 0
     ends, labels = rng.integers(0, N - 9, (2, 900)), rng.integers(0, 4, N)
     of_edges = EdgeData(rng.normal(size=(900, 2)).astype(np.float32))
-    part = Partition(np.array([0, 1, 3, 4], np.int32)[rng.integers(0, 4, N)], 5)
+    part = Partition(np.delete(np.arange(9, dtype=np.int32), 2)[rng.integers(0, 8, N)], 9)
     for name in ("sparse", "dense"):
         arrays = GraphArrays(
             name="words",
@@ -241,7 +241,8 @@ def test_types_keep_theirs_in_samples(comm: MPI.Intracomm, comm_tmp_path: Path) 
         split=np.arange(N) % 3 + 1,
     )
     if comm.rank == 0:
-        part = Partition(rng.integers(0, 4, N).astype(np.int32), 4)
+        count = max(4, comm.size)
+        part = Partition(rng.integers(0, count, N).astype(np.int32), count)
         store_from_arrays(comm_tmp_path / "whole.h5", arrays)
         with GraphStore.open(comm_tmp_path / "whole.h5") as store:
             write_partitioned(store, comm_tmp_path / "t.h5", part, method="block", seed=0)

@@ -187,7 +187,7 @@ TABLES = {
     "node,x\n1,2\n1,3\n": "has node '1' twice",
     "node,x\n1,two\n": "'two' is not a number",
     "node,x\nlibc,2\n": "must hold integers: original ids",
-    "node,x\n61,2\n": "4.h5 has no node '61'",
+    "node,x\n61,2\n": ".h5 has no node '61'",
     "node,x\n1,2,3\n": "line 2 has 3 fields, not 2",
     "\nnode,x\n\n1,2\n\n3\n": "line 6 has 1 fields, not 2",
     'node,"x\ny"\n1,2\n\n3,z\n': "line 5: 'z' is not a number",

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn import kernels
+from hpcgnn.autograd.memory import memory_of
+
 
 class MappedRows(Tensor):
     """``X Wᵀ + b`` (rows, out) as a loss takes it: X (rows, in), W (out, in), and b (out,) or None.
@@ -57,4 +60,6 @@ def late_maps(late: bool) -> Iterator[None]:
 
 def is_mapped_late(rows: Tensor) -> bool:
     """Return whether the result of a last map of `rows` is left to the loss."""
-    return _late.get() and type(rows) is Tensor and rows.is_cpu and torch.is_grad_enabled()
+    if not _late.get() or type(rows) is not Tensor or not torch.is_grad_enabled():
+        return False
+    return memory_of(rows).kernels is kernels

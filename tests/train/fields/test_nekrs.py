@@ -26,12 +26,12 @@ SAME = ("fields.predict=same", "fields.inputs=u", "fields.targets=p")
 
 
 def store_of(comm: MPI.Intracomm, folder: Path, *, steps: bool) -> Path:
-    """Return the store, in four parts, of a folder that two ranks wrote."""
+    """Return the store, in four parts or more, of a folder that two ranks wrote."""
     path = folder / "parts.h5"
     if comm.rank == 0:
         convert(write(folder / "nek", 2, steps=steps), folder / "nek.h5", format_name="nekrs")
         with GraphStore.open(folder / "nek.h5") as store:
-            partition = block()(read_pattern(store), 4)
+            partition = block()(read_pattern(store), max(4, comm.size))
             write_partitioned(store, path, partition, method="block", seed=0)
     comm.Barrier()
     return path
