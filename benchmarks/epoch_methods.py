@@ -112,7 +112,6 @@ def ours(problem: Problem) -> Method:
     """Our layers on one rank, with the engine of training."""
     from mpi4py import MPI  # noqa: PLC0415  (starts MPI)
 
-    from hpcgnn.autograd import late_maps  # noqa: PLC0415
     from hpcgnn.comm import ProcessGrid, RowMap  # noqa: PLC0415
     from hpcgnn.config.config import (  # noqa: PLC0415
         Config,
@@ -124,7 +123,7 @@ def ours(problem: Problem) -> Method:
     from hpcgnn.graph.device import CPU as HOST  # noqa: PLC0415
     from hpcgnn.graph.device import Device  # noqa: PLC0415
     from hpcgnn.graph.products import adjacency_products, make_operators  # noqa: PLC0415
-    from hpcgnn.nn import MODELS, ModelShape, make_model  # noqa: PLC0415
+    from hpcgnn.nn import MODELS, ModelShape, for_loss, make_model  # noqa: PLC0415
     from hpcgnn.nn.losses import MeanLoss  # noqa: PLC0415
     from hpcgnn.nn.models.gat import GATLayer  # noqa: PLC0415
     from hpcgnn.operator import on_graph  # noqa: PLC0415
@@ -167,13 +166,7 @@ def ours(problem: Problem) -> Method:
     )
     view = KeptProducts(config, shape).for_training(products.view, features)
     loss = MeanLoss(m.num_nodes).single_label
-
-    def outputs() -> Tensor:
-        with late_maps(True):
-            result: Tensor = model(view, features, None)
-        return result
-
-    return _whole(problem, outputs, model, loss)
+    return _whole(problem, lambda: for_loss(model, view, features, None), model, loss)
 
 
 def dgl(problem: Problem) -> Method:

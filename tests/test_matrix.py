@@ -111,7 +111,8 @@ def _stores(comm: MPI.Intracomm, folder: Path) -> Callable[[Cell], tuple[Path, P
         values = rng.normal(size=(len(rows), 3)).astype(np.float32)
         classes = rng.integers(-1, 3, (len(rows), 1)).astype(np.int32)
         data[name] = EdgeData(values, labels=classes)
-    part = Partition(rng.integers(0, 4, len(made.ids)).astype(np.int32), 4)
+    count = max(4, comm.size)
+    part = Partition(rng.integers(0, count, len(made.ids)).astype(np.int32), count)
     if comm.rank == 0:
         for kind, features in (("full", made.features), ("bare", None)):
             store_from_arrays(

@@ -8,7 +8,7 @@ from hpcgnn.nn.correct_smooth import CorrectAndSmooth, Propagation
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
 from hpcgnn.nn.edge_states import EdgeStateModel
 from hpcgnn.nn.edges import EdgeModel, make_edge_model
-from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.layered import LayeredModel, for_loss
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.links import SCORERS, LinkModel, Scorer, make_link_model
 from hpcgnn.nn.losses import LINK_LOSSES, MeanLoss
@@ -119,6 +119,7 @@ __all__ = [
     "candidate_loss",
     "draw_vectors",
     "find_model",
+    "for_loss",
     "make_edge_model",
     "make_ggnn",
     "make_graph_model",

@@ -7,9 +7,10 @@ hidden, and a linear map of all their outputs, concatenated or by maximum, gives
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -178,12 +179,9 @@ class LayeredModel(Model):
 
         x, before = dropped(hidden.rows), hidden.again
         with rematerialised((x, None if before is None else lambda: dropped(before()))):
+            out = self.run_layer(index, view, x, draw)
             if str(index) in self.shortcuts:
-                with late_maps(False):
-                    out = self.run_layer(index, view, x, draw)
                 out = out + self.shortcuts[str(index)](view.own(x))
-            else:
-                out = self.run_layer(index, view, x, draw)
         if index >= self.shape.num_hidden_layers:
             return _Hidden(out)
         if len(self.norms):
@@ -222,3 +220,13 @@ class EdgeLayeredModel(LayeredModel):
     @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> nn.Module:
         return self.edge_layer(in_width, out_width, self.shape.num_edge_features)
+
+
+@collective
+def for_loss(model: Any, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
+    """Return the outputs of a model for a loss of rows, possibly as a `MappedRows`."""
+    # Other models may do more than map at last.
+    is_map = isinstance(model, LayeredModel) and type(model).forward is LayeredModel.forward
+    with late_maps() if is_map else nullcontext():
+        outputs: Tensor = model(graph, x, key)
+    return outputs

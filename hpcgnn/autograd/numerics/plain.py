@@ -9,6 +9,7 @@ of `hpcgnn.autograd.numerics.exact` has results that do not depend on the distri
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -130,7 +131,7 @@ class Arithmetic:
         The result is in reused memory. `WIDENED` inside `late_maps` it may be a `MappedRows`.
         """
         if ending is WIDENED and not self.sums_are_whole and is_mapped_late(rows):
-            return MappedRows.of(rows, weight, bias)
+            return MappedRows.of((rows, weight, bias), partial(self.linear, ending=WIDENED))
         if ends_apart(ending, rows):
             mapped = _Linear.apply(self, rows, weight, None, None)  # type: ignore[no-untyped-call]
             return ended(mapped, bias, ending)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, late_maps
+from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.labelled import Reading, label_graphs, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import HeadedModel, MeanLoss, NodeModel, make_headed_model
+from hpcgnn.nn import HeadedModel, MeanLoss, NodeModel, for_loss, make_headed_model
 from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
@@ -188,10 +188,7 @@ class NodeObjective(SingleObjective):
     @collective
     @override
     def loss(self, model: Any, step: StepData, key: DropoutKey) -> Tensor:
-        # The loss of numbers is not one of rows.
-        with late_maps(not self.facts.targets):
-            outputs = model(step.view, step.features, key)
-        return self.loss_of(model, outputs, step)
+        return self.loss_of(model, for_loss(model, step.view, step.features, key), step)
 
     @collective
     @override

@@ -42,8 +42,7 @@ class StepData:
         if self.rows is None:
             return outputs
         if isinstance(outputs, MappedRows):
-            rows, weight, bias = outputs.factors
-            return MappedRows.of(self.counted(rows), weight, bias)
+            return outputs.chosen(self.counted)
         if outputs.is_cpu and outputs.dim() == 2 and self.rows.dtype == torch.int64:
             # torch's indexing would not allocate from the memory that epochs reuse.
             return take_rows(outputs, self.rows.numpy().astype(np.int32))

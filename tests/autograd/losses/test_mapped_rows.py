@@ -1,11 +1,12 @@
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpcgnn.autograd import WIDENED, MappedRows, arithmetic, cross_entropy_sum, late_maps
+from hpcgnn.autograd import WIDENED, MappedRows, arithmetic, cross_entropy_sum, late_maps, take_rows
 from hpcgnn.autograd.losses import row_loss
 from hpcgnn.autograd.numerics import mixed
 
@@ -62,7 +63,7 @@ def test_equals_torch_by_chunks(
         for shape in ((num_rows, width), (classes, width), (classes,))[: 2 + bias]
     ]
     rows, weight, *shift = tensors
-    with late_maps(True):
+    with late_maps():
         mapped = arithmetic().linear(rows, weight, shift[0] if bias else None, WIDENED)
     assert isinstance(mapped, MappedRows)
     assert mapped.shape == (num_rows, classes)
@@ -85,7 +86,7 @@ def test_rows_of_16_bits_have_the_gradients_of_whole_logits(
     parameters = torch.randn(40, 16).requires_grad_(), torch.randn(40).requires_grad_()
     labels = torch.randint(40, (29,))
     whole = cross_entropy_sum(arithmetic().linear(rows, *parameters, WIDENED), labels)
-    with late_maps(True):
+    with late_maps():
         mapped = arithmetic().linear(rows, *parameters, WIDENED)
     found = cross_entropy_sum(mapped, labels)
     torch.testing.assert_close(found, whole)
@@ -96,18 +97,24 @@ def test_rows_of_16_bits_have_the_gradients_of_whole_logits(
         torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=2**-7)
 
 
-def test_nothing_but_a_loss_reads_it() -> None:
-    rows, weight = torch.ones(3, 2), torch.ones(4, 2, requires_grad=True)
-    with late_maps(True):
+def test_other_functions_read_all_of_it_or_raise() -> None:
+    torch.manual_seed(3)
+    rows, weight = torch.randn(3, 2, requires_grad=True), torch.randn(4, 2, requires_grad=True)
+    with late_maps():
         mapped = arithmetic().linear(rows, weight, None, WIDENED)
+        assert isinstance(mapped, MappedRows)
         assert not isinstance(arithmetic().linear(rows, weight), MappedRows)
-        with late_maps(False):
-            assert not isinstance(arithmetic().linear(rows, weight, None, WIDENED), MappedRows)
         with torch.no_grad():
             assert not isinstance(arithmetic().linear(rows, weight, None, WIDENED), MappedRows)
-    assert not isinstance(arithmetic().linear(rows, weight, None, WIDENED), MappedRows)
-    with pytest.raises(RuntimeError, match="subclasses"):
-        mapped.numpy()
-    for read in (torch.Tensor.sum, torch.Tensor.detach, torch.exp, lambda x: x[0]):
-        with pytest.raises(TypeError, match="only a loss reads"):
-            read(mapped)
+    whole = arithmetic().linear(rows, weight, None, WIDENED)
+    assert not isinstance(whole, MappedRows)
+    assert (mapped.shape, mapped.dtype, len(mapped)) == (whole.shape, whole.dtype, 3)
+    for function in (torch.Tensor.exp, lambda x: 2 * x + x, lambda x: x[1:], lambda x: x.T @ x):
+        wanted = torch.autograd.grad(function(whole).sum(), (rows, weight), retain_graph=True)
+        found = torch.autograd.grad(function(mapped).sum(), (rows, weight), retain_graph=True)
+        assert all(map(torch.equal, found, wanted))
+    # A function of this package would not see that the map is differentiable.
+    with pytest.raises(TypeError, match="of the result of a last map"):
+        take_rows(mapped, np.array([2, 0], np.int32))
+    some = mapped.chosen(lambda x: take_rows(x, np.array([2, 0], np.int32)))
+    assert torch.equal(some + 0, whole[[2, 0]])
