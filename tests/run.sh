@@ -151,9 +151,9 @@ join "C++ build"
 stage "C++ tests" 300 ctest --test-dir build/tests --parallel "$cores" --output-on-failure \
     --no-tests=error
 if $all; then
-    ranks stage 4 1200
-    ranks stage 3 1200
-    ranks stage 8 1800
+    ranks stage 4 7200
+    ranks stage 3 7200
+    ranks stage 8 3600
     stage "a wheel in an empty environment" 1800 bash tests/wheel.sh
 else
     join "pytest on 4 ranks"

@@ -166,6 +166,7 @@ def test_links_are_those_of_the_command(comm: MPI.Intracomm, comm_tmp_path: Path
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.max_ranks(4)  # Its store has four parts.
 def test_graph_of_pyg_and_back(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     import torch_geometric as geometric
 
