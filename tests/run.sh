@@ -144,7 +144,9 @@ stage "documentation" 200 python -m sphinx -W --keep-going -q -b html -c docs . 
 
 # Every test runs on one rank, with a worker for each core. Workers use the core time that ranks do
 # not use while they wait for each other; ranks alone at the end would leave cores idle.
-stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$cores" --dist worksteal \
+LIMIT_S=1200
+if $all; then LIMIT_S=10800; fi
+stage "pytest on one rank" $LIMIT_S "${PYTEST[@]}" --numprocesses "$cores" --dist worksteal \
     "${arguments[@]}"
 
 join "C++ build"
