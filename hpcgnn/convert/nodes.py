@@ -220,18 +220,49 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
                 f"{where}: the fields have {nodes.series.num_nodes} rows a step for {num_nodes} "
                 "nodes; give one row a node"
             )
-        if nodes.labels is None or nodes.labels.multi_label:
-            return
-        for split in nodes.splits.values():
-            unlabelled = (split != Split.NONE) & (nodes.labels.values < 0)
-            if (node := first_true(unlabelled)) is not None:
-                part = Split(int(split[node])).name.lower()
-                more = f", like {unlabelled.sum() - 1} more" if unlabelled.sum() > 1 else ""
-                node += ranks.range_of(num_nodes).start
-                raise InputError(
-                    f"{where}: node {node} is in the {part} split but has no label{more}; give it "
-                    "one or take it out of the split"
-                )
+    if nodes.labels is None or nodes.labels.multi_label:
+        return
+    for split in nodes.splits.values():
+        _check_labelled(nodes, split, nodes.labels.values, where, ranks)
+
+
+def _check_labelled(
+    nodes: Nodes, split: NDArray[np.uint8], labels: Array, where: str, ranks: RankGroup
+) -> None:
+    """Raise `InputError` on all ranks if a row in a set of `split` has no label; collective."""
+    rows = np.flatnonzero((split != Split.NONE) & (labels < 0))
+    count = len(rows) if nodes.graph is None else len(np.unique(nodes.graph[rows]))
+    start = sum(ranks.gather(len(split))[: ranks.rank])
+    first = (start + int(rows[0]), Split(int(split[rows[0]])).name.lower()) if len(rows) else None
+    faults = [fault for fault in ranks.gather(first) if fault is not None]
+    if faults:
+        node, part = faults[0]
+        given = "".join(ranks.gather(_given_name(nodes, node, start, ranks)))
+        more = sum(ranks.gather(count)) - 1
+        with ranks.agree():
+            raise InputError(
+                f"{where}: {given or f'node {node}'} is in the {part} split but has no label"
+                f"{f', like {more} more' if more else ''}; give it one or take it out of the split"
+            )
+
+
+def _given_name(nodes: Nodes, node: int, start: int, ranks: RankGroup) -> str:
+    """Return how the input calls node `node`, "" on the ranks that do not know it; collective.
+
+    This rank has the rows from `start`, but names are shared in another way.
+    """
+    if nodes.names is not None and nodes.graph is None:
+        blocks = list(nodes.names())
+        place = node - sum(ranks.gather(sum(len(o) - 1 for o, _ in blocks))[: ranks.rank])
+        for offsets, texts in blocks:
+            if 0 <= place < len(offsets) - 1:
+                name = texts[offsets[place] : offsets[place + 1]].tobytes()
+                return f"node {name.decode('utf-8', 'replace')!r}"
+            place -= len(offsets) - 1
+        return ""
+    kind, ids = ("node", nodes.original_id) if nodes.graph is None else ("graph", nodes.graph)
+    has_row = ids is not None and 0 <= node - start < len(ids)
+    return f"{kind} {ids[node - start]}" if ids is not None and has_row else ""
 
 
 def edge_ends(

@@ -1,5 +1,6 @@
 """Many graphs in one store: from tables, TUDataset folders and torch-geometric; faulty input."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,6 +47,16 @@ def test_tables_of_nodes_and_of_graphs(tmp_path: Path, capsys: pytest.CaptureFix
     assert "labels: --graphs FILE with a column label" in capsys.readouterr().out
 
 
+def test_what_a_table_of_graphs_has_beside_labels_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graphs = "graph,label,gap,note\n9,a,0.5,x\n4,b,1.5,y\n5,a,2.5,z\n"
+    COMMAND.call([*write_tables(tmp_path, graphs=graphs), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    left_out = ["gap", "note", "graphs without nodes: 5"]
+    assert report["ignored"][-3:] == [f"graphs.csv: {each}" for each in left_out]
+
+
 def test_a_drawn_split_has_whole_graphs(tmp_path: Path) -> None:
     words = write_tables(tmp_path, graphs="graph,label\n4,a\n9,b\n")
     COMMAND.call([*words, "--random-split", "50,50,0", "--split-seed", "3"])
@@ -67,6 +78,10 @@ def test_a_drawn_split_has_whole_graphs(tmp_path: Path) -> None:
         ({"nodes": "id,a\n0,1\n1,2\n2,3\n3,4\n"}, "--graphs"),
         ({"nodes": NODES.replace("a\n", "label\n", 1)}, "nodes also have labels"),
         ({"graphs": "graph,split\n4,train\n9,never\n"}, "never"),
+        (
+            {"graphs": "graph,label,split\n4,,train\n9,,test\n5,a,none\n"},
+            "graph 4 is in the train split but has no label, like 1 more; give",
+        ),
     ],
 )
 def test_tables_that_do_not_fit_are_told_in_one_line(

@@ -338,11 +338,14 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
     return Features(widths[0], none.dtype, in_order, lambda _: where, rows.own.start, names=names)
 
 
-def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
-    """Add labels and splits from the table of graphs that the options name; `InputError`."""
+def with_graphs(nodes: Nodes, options: ConvertOptions) -> tuple[Nodes, tuple[str, ...]]:
+    """Add labels and splits from the table of graphs that the options name; `InputError`.
+
+    Also return what is left out: other columns, and graphs without nodes.
+    """
     if options.graphs is None or nodes.graph is None:
         # For a single graph, `check_used` reports that the option has no effect.
-        return nodes
+        return nodes, ()
     path = Path(options.take("graphs"))
     tables = open_nodes([path], {}, ())
     if not tables.tables or max(tables.tables[0].graph, tables.tables[0].id) < 0:
@@ -367,4 +370,9 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
             raise InputError(f"--graphs {path}: nodes also have {field}; keep one of them")
     if labels is not None:
         labels = replace(labels, values=labels.values[rows])
-    return replace(nodes, labels=labels or nodes.labels, splits=splits or nodes.splits)
+    without = np.setdiff1d(numbers.ids, nodes.graph).tolist()
+    ignored = (
+        *table.ignored(),
+        *([f"{path.name}: graphs without nodes: {named(without)}"] if without else []),
+    )
+    return replace(nodes, labels=labels or nodes.labels, splits=splits or nodes.splits), ignored
