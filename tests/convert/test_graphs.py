@@ -124,14 +124,29 @@ def test_tudataset_with_classes(tmp_path: Path) -> None:
         [5, 0, 1, 0],
     ]
     with GraphStore.open(tmp_path / "out.h5") as store:
+        assert store.class_names == ("-1", "1")
         assert store.read_edge_data(0, 5).features.ravel().tolist() == [0.5, 0.5, 1.5, 1.5]
 
 
-def test_tudataset_with_numbers_writes_them_beside_the_store(tmp_path: Path) -> None:
-    folder = write_tudataset(tmp_path / "TOY", graph_attributes="0.25, 3\n1.5, 4\n")
+def test_tudataset_with_more_than_it_is_read_for(tmp_path: Path) -> None:
+    folder = write_tudataset(
+        tmp_path / "TOY", graph_labels="1, 5\n0, 6\n", graph_attributes="1\n2\n"
+    )
+    report = convert(folder, tmp_path / "out.h5", format_name=detect(folder)[0])
+    assert report.ignored == ("graph_labels behind the first column", "graph_attributes")
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        assert store.class_names == ()
+
+
+@pytest.mark.parametrize("numbers", [[[0.25, 3], [1.5, 4]], [[3], [250]]])
+def test_tudataset_with_numbers_writes_them_beside_the_store(
+    tmp_path: Path, numbers: list[list[float]]
+) -> None:
+    text = "".join(", ".join(map(str, row)) + "\n" for row in numbers)
+    folder = write_tudataset(tmp_path / "TOY", graph_attributes=text)
     report = convert(folder, tmp_path / "out.h5", format_name=detect(folder)[0])
     assert report.targets == tmp_path / "out-targets.npy"
-    assert np.load(report.targets).tolist() == [[0.25, 3], [1.5, 4]]
+    assert np.load(report.targets).tolist() == numbers
     assert read(tmp_path / "out.h5").labels is None
     (tmp_path / "new-targets.npy").mkdir()
     with pytest.raises(InputError, match=r"new-targets\.npy: is a directory"):
