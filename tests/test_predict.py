@@ -354,7 +354,8 @@ def test_names_of_columns_and_classes_are_those_of_training(
             plain = path.with_suffix(".plain.h5")
             words = [edges, "--nodes", nodes, "--edge-features", of_edges, "-o", plain]
             find_command("convert").call([str(word) for word in words])
-            find_command("partition").call([str(plain), "--parts", "4", "-o", str(path)])
+            parts = str(max(4, comm.size))
+            find_command("partition").call([str(plain), "--parts", parts, "-o", str(path)])
         comm.Barrier()
         return path
 
