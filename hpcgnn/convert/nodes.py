@@ -65,16 +65,26 @@ def single_labels(
             f"{where} has shape {values.shape} and dtype {values.dtype}; labels are whole numbers "
             "[n] or, for several labels a node, a matrix [n, classes] of 0 and 1"
         )
+    return class_numbers(values, num_classes, lambda row: f"{where}: {unit} {first + row}")
+
+
+def class_numbers(
+    values: Array, num_classes: int | None, locate: Callable[[int], str]
+) -> NDArray[np.int32]:
+    """Return classes int32[n], -1 for none, of a vector of numbers; NaN means none.
+
+    The `InputError` for a number that is no class tells its row by `locate`.
+    """
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), -1, values)
     top = _LARGEST_LABEL if num_classes is None else num_classes - 1
     wrong = (values < -1) | (values > top)
     if values.dtype.kind == "f":
         wrong |= values != np.floor(values)
-    if (node := first_true(wrong)) is not None:
+    if (row := first_true(wrong)) is not None:
         raise InputError(
-            f"{where}: {unit} {first + node} has label {values[node]}; classes are whole numbers "
-            f"from 0 to {top}, and -1 or nan means no label"
+            f"{locate(row)} has label {values[row]}; classes are whole numbers from 0 to {top}, "
+            "and -1 or nan means no label"
         )
     return values.astype(np.int32)
 

@@ -78,6 +78,7 @@ def test_a_drawn_split_has_whole_graphs(tmp_path: Path) -> None:
         ({"nodes": "id,a\n0,1\n1,2\n2,3\n3,4\n"}, "--graphs"),
         ({"nodes": NODES.replace("a\n", "label\n", 1)}, "nodes also have labels"),
         ({"graphs": "graph,split\n4,train\n9,never\n"}, "never"),
+        ({"graphs": "graph,label\n9,1\n4,-3\n"}, "graphs.csv: line 3 has label -3"),
         (
             {"graphs": "graph,label,split\n4,,train\n9,,test\n5,a,none\n"},
             "graph 4 is in the train split but has no label, like 1 more; give",
