@@ -334,3 +334,42 @@ def test_lists_of_ids(tmp_path: Path) -> None:
     for long in (f"1,{'9' * 5000}", "9" * 30, str(tmp_path / "e.txt")):
         with pytest.raises(InputError, match=r"digits is no id; give one integer a line"):
             read_ids(long)
+
+
+def test_names_of_columns_and_classes_are_those_of_training(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def store(name: str, columns: str = "a,b", of_edges: str = "c,d", classes: str = "xy") -> Path:
+        path = comm_tmp_path / f"{name}.h5"
+        if comm.rank == 0:
+            edges, nodes = path.with_suffix(".edges.csv"), path.with_suffix(".nodes.csv")
+            pairs = [f"{i},{(i + 1) % 9},{i},{-i}" for i in range(9)]
+            edges.write_text("\n".join([f"src,dst,{of_edges}", *pairs]))
+            rows = [f"{i},{i},{9 - i},{classes[i % 2]},train" for i in range(7)]
+            rows += ["7,0,0,x,valid" if "x" in classes else "7,0,0,z,valid", "8,0,0,y,test"]
+            nodes.write_text("\n".join([f"id,{columns},label,split", *rows]))
+            plain = path.with_suffix(".plain.h5")
+            words = [edges, "--nodes", nodes, "--edge-features", of_edges, "-o", plain]
+            find_command("convert").call([str(word) for word in words])
+            parts = str(max(4, comm.size))
+            find_command("partition").call([str(plain), "--parts", parts, "-o", str(path)])
+        comm.Barrier()
+        return path
+
+    words = ("model.name=gine", "model.hidden=4", "train.epochs=1")
+    run = training.train(
+        comm, training.make_config(store("trained"), comm_tmp_path / "run", *words)
+    )
+    predict = training.predict_with(comm, run, monkeypatch, capsys)
+    out = comm_tmp_path / "out.csv"
+    for name, other, message in (
+        ("turned", {"columns": "b,a"}, "feature 0 'b', but it was trained with 'a'"),
+        ("edges", {"of_edges": "d,c"}, "feature of edges 0 'd', but it was trained with 'c'"),
+        ("classes", {"classes": "zy"}, "class 0 'y', but it was trained with 'x'"),
+    ):
+        with pytest.raises(CollectiveInputError, match=message):
+            predict(out, "--store", store(name, **other))
+    predict(out, "--store", store("renamed", columns="e,b", of_edges="f,g"))

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -176,18 +177,27 @@ def test_a_store_that_was_edited_is_not_copied(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("files", ["1,2,7", "7,2,1"])
+@pytest.mark.parametrize(
+    ("files", "more", "called"),
+    [
+        ("1,2,7", {}, "node 7"),
+        ("7,2,1", {}, "node 7"),
+        ("1,2,7", {"names": [f"{i:02}" for i in range(N)]}, "node '07'"),
+        ("1,2,7", {"graph": np.minimum(np.arange(N), np.arange(N)[::-1])}, "graph 7"),
+    ],
+)
 def test_nodes_without_labels_are_in_no_set(
-    files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: str, more: dict[str, Any], called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels = np.where(np.arange(N) == 7, -1, LABELS)
+    labels = np.where(np.isin(np.arange(N), (7, N - 8)), -1, LABELS)
     path = tmp_path / "g.h5"
     edges = {"": (np.arange(N), np.arange(N)[::-1])}
-    store_from_arrays(path, GraphArrays(name="g", num_nodes=N, edges=edges, labels=labels))
+    graph = GraphArrays(name="g", num_nodes=N, edges=edges, labels=labels, **more)
+    store_from_arrays(path, graph)
     for node in (1, 2, 7):
-        (tmp_path / str(node)).write_text(f"{node}\n")
+        (tmp_path / str(node)).write_text(f"0{node}\n" if "names" in more else f"{node}\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"split 'a': node 7 has no label; take it out"):
+    with pytest.raises(InputError, match=f"split 'a': {called} has no label; take it out"):
         run(monkeypatch, path, "--split-file", f"a={files}")
     with GraphStore.open(path) as store:
         assert "a" not in store.splits

@@ -14,7 +14,7 @@ from hpcgnn.commands.launch import start
 from hpcgnn.console import cell_text, print_json, report, report_next
 from hpcgnn.convert.splits import labels_of_graphs, parse_shares, random_split, split_of_nodes
 from hpcgnn.errors import InputError
-from hpcgnn.storage import GraphStore, Split, add_splits, check_output
+from hpcgnn.storage import GraphStore, Split, add_splits, check_output, first_true
 from hpcgnn.typing import Array, GlobalIndices
 
 _SETS = (Split.TRAIN, Split.VALID, Split.TEST)
@@ -43,7 +43,7 @@ def main(options: argparse.Namespace) -> None:
                     f"{options.store} has a split {name!r} already; give another with --name"
                 )
         if labels is not None and labels.ndim == 1:
-            check_labelled(splits, labels, ids)
+            check_labelled(store, splits, labels, ids)
         if owners is not None:
             splits = {name: split_of_nodes(of, owners, of_nodes) for name, of in splits.items()}
         source = {"command": ["hpcgnn.split", *sys.argv[1:]], "input": store.provenance}
@@ -135,13 +135,20 @@ def read_nodes(store: GraphStore, path: Path) -> tuple[GlobalIndices, Sequence[i
     return np.array([int(word) for word in words], np.int64), lines
 
 
-def check_labelled(splits: dict[str, Array], labels: Array, ids: GlobalIndices) -> None:
-    """Raise `InputError` if a node without a label is in a set."""
+def check_labelled(
+    store: GraphStore, splits: dict[str, Array], labels: Array, ids: GlobalIndices
+) -> None:
+    """Raise `InputError` if a node, or graph, without a label is in a set."""
     for name, split in splits.items():
         unlabelled = (split != Split.NONE) & (labels < 0)
-        if unlabelled.any():
-            node = ids[int(np.argmax(unlabelled))]
-            raise InputError(f"split {name!r}: node {node} has no label; take it out of the files")
+        if (place := first_true(unlabelled)) is not None:
+            called = str(ids[place])
+            if store.has_names and not store.has_graphs:
+                called = repr(store.names(ids[place : place + 1])[0])
+            raise InputError(
+                f"split {name!r}: {'graph' if store.has_graphs else 'node'} {called} has no label; "
+                "take it out of the files"
+            )
 
 
 if __name__ == "__main__":

@@ -65,16 +65,26 @@ def single_labels(
             f"{where} has shape {values.shape} and dtype {values.dtype}; labels are whole numbers "
             "[n] or, for several labels a node, a matrix [n, classes] of 0 and 1"
         )
+    return class_numbers(values, num_classes, lambda row: f"{where}: {unit} {first + row}")
+
+
+def class_numbers(
+    values: Array, num_classes: int | None, locate: Callable[[int], str]
+) -> NDArray[np.int32]:
+    """Return classes int32[n], -1 for none, of a vector of numbers; NaN means none.
+
+    The `InputError` for a number that is no class tells its row by `locate`.
+    """
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), -1, values)
     top = _LARGEST_LABEL if num_classes is None else num_classes - 1
     wrong = (values < -1) | (values > top)
     if values.dtype.kind == "f":
         wrong |= values != np.floor(values)
-    if (node := first_true(wrong)) is not None:
+    if (row := first_true(wrong)) is not None:
         raise InputError(
-            f"{where}: {unit} {first + node} has label {values[node]}; classes are whole numbers "
-            f"from 0 to {top}, and -1 or nan means no label"
+            f"{locate(row)} has label {values[row]}; classes are whole numbers from 0 to {top}, "
+            "and -1 or nan means no label"
         )
     return values.astype(np.int32)
 
@@ -220,18 +230,49 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
                 f"{where}: the fields have {nodes.series.num_nodes} rows a step for {num_nodes} "
                 "nodes; give one row a node"
             )
-        if nodes.labels is None or nodes.labels.multi_label:
-            return
-        for split in nodes.splits.values():
-            unlabelled = (split != Split.NONE) & (nodes.labels.values < 0)
-            if (node := first_true(unlabelled)) is not None:
-                part = Split(int(split[node])).name.lower()
-                more = f", like {unlabelled.sum() - 1} more" if unlabelled.sum() > 1 else ""
-                node += ranks.range_of(num_nodes).start
-                raise InputError(
-                    f"{where}: node {node} is in the {part} split but has no label{more}; give it "
-                    "one or take it out of the split"
-                )
+    if nodes.labels is None or nodes.labels.multi_label:
+        return
+    for split in nodes.splits.values():
+        _check_labelled(nodes, split, nodes.labels.values, where, ranks)
+
+
+def _check_labelled(
+    nodes: Nodes, split: NDArray[np.uint8], labels: Array, where: str, ranks: RankGroup
+) -> None:
+    """Raise `InputError` on all ranks if a row in a set of `split` has no label; collective."""
+    rows = np.flatnonzero((split != Split.NONE) & (labels < 0))
+    count = len(rows) if nodes.graph is None else len(np.unique(nodes.graph[rows]))
+    start = sum(ranks.gather(len(split))[: ranks.rank])
+    first = (start + int(rows[0]), Split(int(split[rows[0]])).name.lower()) if len(rows) else None
+    faults = [fault for fault in ranks.gather(first) if fault is not None]
+    if faults:
+        node, part = faults[0]
+        given = "".join(ranks.gather(_given_name(nodes, node, start, ranks)))
+        more = sum(ranks.gather(count)) - 1
+        with ranks.agree():
+            raise InputError(
+                f"{where}: {given or f'node {node}'} is in the {part} split but has no label"
+                f"{f', like {more} more' if more else ''}; give it one or take it out of the split"
+            )
+
+
+def _given_name(nodes: Nodes, node: int, start: int, ranks: RankGroup) -> str:
+    """Return how the input calls node `node`, "" on the ranks that do not know it; collective.
+
+    This rank has the rows from `start`, but names are shared in another way.
+    """
+    if nodes.names is not None and nodes.graph is None:
+        blocks = list(nodes.names())
+        place = node - sum(ranks.gather(sum(len(o) - 1 for o, _ in blocks))[: ranks.rank])
+        for offsets, texts in blocks:
+            if 0 <= place < len(offsets) - 1:
+                name = texts[offsets[place] : offsets[place + 1]].tobytes()
+                return f"node {name.decode('utf-8', 'replace')!r}"
+            place -= len(offsets) - 1
+        return ""
+    kind, ids = ("node", nodes.original_id) if nodes.graph is None else ("graph", nodes.graph)
+    has_row = ids is not None and 0 <= node - start < len(ids)
+    return f"{kind} {ids[node - start]}" if ids is not None and has_row else ""
 
 
 def edge_ends(

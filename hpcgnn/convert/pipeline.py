@@ -125,7 +125,8 @@ def _with_options(source: GraphSource, options: ConvertOptions) -> GraphSource:
         source = replace(source, columns=columns)
     if source.nodes.features is not None:
         options.take("sparse_features")
-    source = replace(source, nodes=with_graphs(source.nodes, options))
+    nodes, ignored = with_graphs(source.nodes, options)
+    source = replace(source, nodes=nodes, ignored=(*source.ignored, *ignored))
     if options.take("random_split") is not None:
         options.take("per_class")
         if (seed := options.take("split_seed") or 0) < 0:

@@ -69,6 +69,9 @@ class GraphFacts(Facts):
         Node types with labelled training nodes.
     num_edge_features
         Columns of edge features, if the model reads them; else 0.
+    feature_names, edge_feature_names
+        The names of the columns that the store has for nodes and edges; empty if it knows none, and
+        in checkpoints of versions that did not store them.
     num_edge_outputs
         Columns predicted for edges; their names follow those for nodes.
     targets, target_means, target_scales
@@ -101,6 +104,8 @@ class GraphFacts(Facts):
     target_means: tuple[float, ...] = ()
     target_scales: tuple[float, ...] = ()
     num_edge_features: int = 0
+    feature_names: tuple[str, ...] = ()
+    edge_feature_names: tuple[str, ...] = ()
     num_edge_outputs: int = 0
     num_graphs: int = 0
     directions: str = ""

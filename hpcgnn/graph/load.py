@@ -217,6 +217,8 @@ def find_facts(
         target_means=targets.means,
         target_scales=targets.deviations,
         num_edge_features=num_edge_features(config, store),
+        feature_names=store.feature_names,
+        edge_feature_names=store.edge_feature_names,
         num_graphs=labelled.num_graphs,
     )
     with agree(grid.world):

@@ -1,5 +1,6 @@
 """Many graphs in one store: from tables, TUDataset folders and torch-geometric; faulty input."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,6 +47,16 @@ def test_tables_of_nodes_and_of_graphs(tmp_path: Path, capsys: pytest.CaptureFix
     assert "labels: --graphs FILE with a column label" in capsys.readouterr().out
 
 
+def test_what_a_table_of_graphs_has_beside_labels_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graphs = "graph,label,gap,note\n9,a,0.5,x\n4,b,1.5,y\n5,a,2.5,z\n"
+    COMMAND.call([*write_tables(tmp_path, graphs=graphs), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    left_out = ["gap", "note", "graphs without nodes: 5"]
+    assert report["ignored"][-3:] == [f"graphs.csv: {each}" for each in left_out]
+
+
 def test_a_drawn_split_has_whole_graphs(tmp_path: Path) -> None:
     words = write_tables(tmp_path, graphs="graph,label\n4,a\n9,b\n")
     COMMAND.call([*words, "--random-split", "50,50,0", "--split-seed", "3"])
@@ -67,6 +78,11 @@ def test_a_drawn_split_has_whole_graphs(tmp_path: Path) -> None:
         ({"nodes": "id,a\n0,1\n1,2\n2,3\n3,4\n"}, "--graphs"),
         ({"nodes": NODES.replace("a\n", "label\n", 1)}, "nodes also have labels"),
         ({"graphs": "graph,split\n4,train\n9,never\n"}, "never"),
+        ({"graphs": "graph,label\n9,1\n4,-3\n"}, "graphs.csv: line 3 has label -3"),
+        (
+            {"graphs": "graph,label,split\n4,,train\n9,,test\n5,a,none\n"},
+            "graph 4 is in the train split but has no label, like 1 more; give",
+        ),
     ],
 )
 def test_tables_that_do_not_fit_are_told_in_one_line(
@@ -109,14 +125,29 @@ def test_tudataset_with_classes(tmp_path: Path) -> None:
         [5, 0, 1, 0],
     ]
     with GraphStore.open(tmp_path / "out.h5") as store:
+        assert store.class_names == ("-1", "1")
         assert store.read_edge_data(0, 5).features.ravel().tolist() == [0.5, 0.5, 1.5, 1.5]
 
 
-def test_tudataset_with_numbers_writes_them_beside_the_store(tmp_path: Path) -> None:
-    folder = write_tudataset(tmp_path / "TOY", graph_attributes="0.25, 3\n1.5, 4\n")
+def test_tudataset_with_more_than_it_is_read_for(tmp_path: Path) -> None:
+    folder = write_tudataset(
+        tmp_path / "TOY", graph_labels="1, 5\n0, 6\n", graph_attributes="1\n2\n"
+    )
+    report = convert(folder, tmp_path / "out.h5", format_name=detect(folder)[0])
+    assert report.ignored == ("graph_labels behind the first column", "graph_attributes")
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        assert store.class_names == ()
+
+
+@pytest.mark.parametrize("numbers", [[[0.25, 3], [1.5, 4]], [[3], [250]]])
+def test_tudataset_with_numbers_writes_them_beside_the_store(
+    tmp_path: Path, numbers: list[list[float]]
+) -> None:
+    text = "".join(", ".join(map(str, row)) + "\n" for row in numbers)
+    folder = write_tudataset(tmp_path / "TOY", graph_attributes=text)
     report = convert(folder, tmp_path / "out.h5", format_name=detect(folder)[0])
     assert report.targets == tmp_path / "out-targets.npy"
-    assert np.load(report.targets).tolist() == [[0.25, 3], [1.5, 4]]
+    assert np.load(report.targets).tolist() == numbers
     assert read(tmp_path / "out.h5").labels is None
     (tmp_path / "new-targets.npy").mkdir()
     with pytest.raises(InputError, match=r"new-targets\.npy: is a directory"):

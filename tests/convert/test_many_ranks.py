@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 from mpi4py import MPI
@@ -342,6 +343,36 @@ def test_a_faulty_line_ends_all_ranks(
         COMMAND.call(comm=comm)
     comm.barrier()
     assert [each.name for each in comm_tmp_path.iterdir()] == ["e.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "called"),
+    [("atom {}", (), "'atom 157'"), ("{}00", ("--relabel",), "15700"), ("{}", (), "57")],
+)
+def test_a_node_without_a_label_is_called_as_in_the_input(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    words: tuple[str, ...],
+    called: str,
+) -> None:
+    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
+    numbers = range(0 if called == "57" else 100, 200)
+    ids, without = [name.format(i) for i in numbers], called.strip("'")
+    files = [str(comm_tmp_path / file) for file in ("e.csv", "n.csv", "s.h5")]
+    if comm.rank == 0:
+        rows = [f"{i},{'' if i in (without, ids[-1]) else 'a'},train" for i in ids]
+        Path(files[1]).write_text("\n".join(["id,label,split", *rows[::-1]]))
+        pairs = [f"{a},{b}" for a, b in pairwise(ids)]
+        Path(files[0]).write_text("\n".join(["src,dst", *pairs]))
+    comm.barrier()
+    message = f"node {called} is in the train split but has no label, like 1 more; give it one"
+    monkeypatch.setattr(
+        sys, "argv", ["convert", files[0], "--nodes", files[1], *words, "-o", files[2]]
+    )
+    with pytest.raises(CollectiveInputError, match=message):
+        COMMAND.call(comm=comm)
 
 
 def test_a_graph_without_edges_ends_all_ranks(

@@ -213,6 +213,21 @@ def test_whole_graphs(tmp_path: Path, export: Any, readout: str) -> None:
     np.testing.assert_allclose(shares, run.predictions()["probabilities"], atol=1e-5)
 
 
+@pytest.mark.parametrize("norm", ["none", "graph"])
+def test_whole_graphs_scaled_by_degrees(tmp_path: Path, export: Any, norm: str) -> None:
+    made = make_graphs()
+    # The first graph has no edges, so that its mean degree is 0.
+    (sources, targets), graph = made.graphs.edges[""], made.graphs.graph
+    kept = graph[sources] > 0
+    edges = {"": (sources[kept], targets[kept])}
+    store = write_graphs(
+        MPI.COMM_SELF, tmp_path, replace(made, graphs=replace(made.graphs, edges=edges))
+    )
+    words = ("train.task=graphs", "model.name=pna", f"model.norm={norm}", "train.epochs=2")
+    run = training.train(MPI.COMM_SELF, training.make_config(store, tmp_path / "run", *words))
+    check(run.path, export, {"pyg": {""}, "dgl": {""}}, "")
+
+
 @pytest.mark.parametrize("scorer", ["dot", "distmult", "complex", "mlp"])
 def test_links(
     tmp_path: Path, export: Any, scorer: str, monkeypatch: pytest.MonkeyPatch, capsys: Any

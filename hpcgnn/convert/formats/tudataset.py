@@ -4,6 +4,7 @@ Graph labels become classes, graph attributes numbers to predict. The features o
 are their attributes, followed by a one-hot column for each of their labels.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,16 +42,24 @@ class _Folder:
             )
         labels = self._table("graph_labels", num_graphs)
         targets = self._table("graph_attributes", num_graphs)
-        values = targets
+        classes, names, ignored = None, tuple[str, ...](), []
         if labels is not None:
-            # Number the classes from 0; they are often -1 and 1.
-            values = np.unique(labels[:, 0], return_inverse=True)[1]
+            # Number the classes from 0; they are often -1 and 1, which become names.
+            found, classes = np.unique(labels[:, 0], return_inverse=True)
+            if not np.array_equal(found, np.arange(len(found))):
+                names = tuple(f"{value:.16g}" for value in found)
+            ignored += ["graph_labels behind the first column"] * (labels.shape[1] > 1)
+            ignored += ["graph_attributes"] * (targets is not None)
         features = self._features("node", len(graph))
         edges = Edges(ends[:, 0], ends[:, 1], None, self._features("edge", len(ends)))
-        ignored = ("graph_attributes",) if labels is not None and targets is not None else ()
-        return many_graphs(
-            self._path, graph, edges, features, values, inputs=tuple(self._read), ignored=ignored
+        inputs = tuple(self._read)
+        source = many_graphs(
+            self._path, graph, edges, features, classes, inputs=inputs, ignored=tuple(ignored)
         )
+        if source.nodes.labels is None:
+            return replace(source, targets=targets)
+        named = replace(source.nodes.labels, class_names=names)
+        return replace(source, nodes=replace(source.nodes, labels=named))
 
     def _features(self, owner: str, count: int) -> Array | None:
         """Return the attributes and one-hot labels of nodes or edges as float32 columns."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.console import report
-from hpcgnn.convert.nodes import labelled, split_from_masks
+from hpcgnn.convert.nodes import class_numbers, labelled, split_from_masks
 from hpcgnn.convert.pieces import SharedFiles
 from hpcgnn.convert.read.arrays import Narrowing, file_features, file_shape
 from hpcgnn.convert.read.tables import Kind, Table, classes_of, is_missing
@@ -243,8 +243,8 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
     if separator is None and all(
         node_table.file.numeric[node_table.label] for node_table in tables
     ):
-        parts = rows.column(lambda node_table: node_table.label, "number", Table.numbers)
-        values = rows.put([np.zeros(0), *parts], np.nan)
+        parts = rows.column(lambda node_table: node_table.label, "number", _classes)
+        values = rows.put([np.zeros(0, np.int32), *parts], -1)
         with ranks.agree():
             labels = labelled(values, where, first=rows.own.start)
         return replace(labels, num_classes=max(ranks.gather(labels.num_classes)))
@@ -260,6 +260,11 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
     if (odd := list(filter(is_missing, listed))) and ranks.rank == 0:
         report(f"{where}: {named(odd)} is read as a class; leave missing labels empty")
     return Labels(rows.put([classes], -1), len(listed), tuple(listed))
+
+
+def _classes(block: Table, column: int) -> NDArray[np.int32]:
+    # Checked here, because rows that move could not be located later.
+    return class_numbers(block.numbers(column), None, block.locate)
 
 
 def _several_labels(
@@ -338,11 +343,14 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
     return Features(widths[0], none.dtype, in_order, lambda _: where, rows.own.start, names=names)
 
 
-def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
-    """Add labels and splits from the table of graphs that the options name; `InputError`."""
+def with_graphs(nodes: Nodes, options: ConvertOptions) -> tuple[Nodes, tuple[str, ...]]:
+    """Add labels and splits from the table of graphs that the options name; `InputError`.
+
+    Also return what is left out: other columns, and graphs without nodes.
+    """
     if options.graphs is None or nodes.graph is None:
         # For a single graph, `check_used` reports that the option has no effect.
-        return nodes
+        return nodes, ()
     path = Path(options.take("graphs"))
     tables = open_nodes([path], {}, ())
     if not tables.tables or max(tables.tables[0].graph, tables.tables[0].id) < 0:
@@ -367,4 +375,9 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
             raise InputError(f"--graphs {path}: nodes also have {field}; keep one of them")
     if labels is not None:
         labels = replace(labels, values=labels.values[rows])
-    return replace(nodes, labels=labels or nodes.labels, splits=splits or nodes.splits)
+    without = np.setdiff1d(numbers.ids, nodes.graph).tolist()
+    ignored = (
+        *table.ignored(),
+        *([f"{path.name}: graphs without nodes: {named(without)}"] if without else []),
+    )
+    return replace(nodes, labels=labels or nodes.labels, splits=splits or nodes.splits), ignored

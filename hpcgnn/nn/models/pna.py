@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import moments, widened
+from hpcgnn.autograd import GraphSums, mean_of_graphs, moments, rows_at_nodes, widened
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
@@ -20,7 +20,8 @@ class PNALayer(nn.Module):
     """``U [x_i, m_i, s_i m_i, m_i / s_i] + c`` with the scale s_i = log(1 + d_i) over its mean.
 
     m_i are the mean, minimum, maximum and standard deviation of messages
-    ``W [x_i, x_j, e_ij] + b``; d_i is the in-degree.
+    ``W [x_i, x_j, e_ij] + b``; d_i is the in-degree. The mean is over the nodes of the current
+    graph, or of each of several graphs.
     """
 
     def __init__(self, in_width: int, out_width: int, num_edge_features: int) -> None:
@@ -38,7 +39,12 @@ class PNALayer(nn.Module):
         degrees = edges.degrees.to(widened(x[:0]).dtype)[:, None]
         # torch's log1p gives other bits at the end of an array; log does not.
         logs = torch.log(degrees + 1)
-        mean, _, _ = moments(logs, view.sums)
+        if isinstance(view.sums, GraphSums):
+            # What is computed of a graph must not depend on the graphs beside it.
+            graphs = view.sums.graphs
+            mean = rows_at_nodes(mean_of_graphs(logs, graphs), graphs)
+        else:
+            mean, _, _ = moments(logs, view.sums)
         # As in PyG, a node without edges is attenuated like one with one edge. If the graph has no
         # edges, there is nothing to scale.
         scale = (logs / torch.where(mean == 0, 1, mean)).to(x.dtype)
@@ -47,7 +53,7 @@ class PNALayer(nn.Module):
 
 
 class PNA(EdgeLayeredModel):
-    """PNA of any depth; the mean of log degrees is that of the current graph."""
+    """PNA of any depth."""
 
     lacks = NOTHING
     takes_sparse = True

@@ -58,6 +58,12 @@ def read_pairs(
     feature_columns = [column for column, name in enumerate(header) if name not in _COLUMNS]
     if not width or not feature_columns:
         return AskedPairs(ids)
+    given, stored = [header[column] for column in feature_columns], list(store.edge_feature_names)
+    if given != stored and sorted(given) == sorted(stored):
+        raise InputError(
+            f"--pairs {path}: columns {', '.join(given)}; give them in the order of convert "
+            f"--edge-features: {', '.join(stored)}"
+        )
     return AskedPairs(ids, _features(path, rows, feature_columns, width))
 
 

@@ -174,7 +174,7 @@ def remark_on_constants(results: list[dict[str, Any]]) -> None:
     if seeds:
         notes = "; ".join(f"seed {', '.join(numbers)}: {note}" for note, numbers in seeds.items())
         console.warn(
-            f"{notes}: the model may give all nodes the same output; try another "
+            f"{notes}: the model may give all rows the same output; try another "
             "train.learning_rate, more train.epochs, or model.norm=layer, and check that all "
             "features have a similar scale"
         )

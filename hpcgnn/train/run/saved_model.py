@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -405,6 +405,25 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         ),
     ):
         _require_equal(store.path, what, stored, expected)
+    for what, stored, expected in (
+        ("feature", store.feature_names, trained.feature_names),
+        ("feature of edges", store.edge_feature_names, trained.edge_feature_names),
+    ):
+        # Other names may be new names of the same columns.
+        if sorted(stored) == sorted(expected):
+            _require_same_order(store.path, what, stored, expected)
+    if not trained.targets and config.train.task not in _OF_EDGES and store.num_classes:
+        _require_same_order(store.path, "class", store.class_names, trained.class_names)
+
+
+def _require_same_order(
+    store: str | Path, what: str, stored: Sequence[str], expected: Sequence[str]
+) -> None:
+    """Raise `InputError` for the first name that differs, unless one of them has no names."""
+    if not stored or not expected:
+        return
+    for place, (name, trained) in enumerate(zip(stored, expected, strict=True)):
+        _require_equal(store, f"{what} {place}", repr(name), repr(trained))
 
 
 def _require_equal(store: str | Path, what: str, stored: object, expected: object) -> None:

@@ -16,13 +16,15 @@ from torch.nn import functional
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
-from hpcgnn.storage import Split
+from hpcgnn.storage import GraphStore, Split
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.labelled import num_features
 from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.gradients import sum_gradients
+from hpcgnn.train.links.asked import read_pairs
 from hpcgnn.train.tasks import load_task
 from tests.support.dense_models import Dense, logits
 from tests.support.labelled_edges import KINDS, EdgeGraph, planted_edges, ugly_edges
@@ -421,3 +423,19 @@ def test_labels_by_chance_are_guessed_by_chance(
     # Both relations have the same labels, so the two edges of a pair count as one.
     assert abs(found["test_accuracy"] - 0.5) < 3 * 0.5 / np.sqrt(tested / 2)
     assert abs(found["test_auc"] - 0.5) < 3 / np.sqrt(12 * tested / 4)
+
+
+def test_features_of_pairs_are_in_the_order_of_the_store(tmp_path: Path) -> None:
+    edges, store, pairs = (tmp_path / name for name in ("e.csv", "e.h5", "pairs.csv"))
+    edges.write_text("src,dst,amount,day\n0,1,0.5,3\n1,2,0.25,4\n")
+    words = [str(edges), "--edge-features", "amount,day", "-o", str(store)]
+    find_command("convert").call(words)
+    with GraphStore.open(store) as opened:
+        for header, row in (("amount,day", "7,8"), ("a,b", "7,8")):
+            pairs.write_text(f"source,target,{header}\n2,0,{row}\n")
+            asked = read_pairs(pairs, opened, [""], None, 2)
+            assert asked.features is not None
+            assert asked.features.tolist() == [[7, 8]]
+        pairs.write_text("source,target,day,amount\n2,0,8,7\n")
+        with pytest.raises(InputError, match=r"columns day, amount; give them in .* amount, day"):
+            read_pairs(pairs, opened, [""], None, 2)

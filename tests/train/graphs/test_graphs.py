@@ -196,6 +196,35 @@ def test_run_resumes_and_predicts(
         assert np.load(comm_tmp_path / "all.npy").shape == (len(numbers), config.model.hidden)
 
 
+@pytest.mark.parametrize(
+    "model", ["name=pna", "name=pna model.norm=graph", "name=gin model.norm=batch"]
+)
+def test_a_graph_is_predicted_alike_in_any_company(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = make_graphs()
+    words = (*WORDS, *f"model.{model}".split())
+    store = write_graphs(comm, comm_tmp_path, made)
+    run = train(comm, make_config(store, comm_tmp_path / "run", *words))
+    first = int(np.searchsorted(made.graphs.graph, 35))
+    src, dst = (ends[made.graphs.dst >= first] - first for ends in made.graphs.edges[""])
+    names = ("features", "labels", "split", "graph")
+    rows = {name: getattr(made.graphs, name)[first:] for name in names}
+    few = replace(made.graphs, num_nodes=len(rows["graph"]), edges={"": (src, dst)}, **rows)
+    if comm.rank == 0:
+        (comm_tmp_path / "few").mkdir()
+    comm.Barrier()
+    store = write_graphs(comm, comm_tmp_path / "few", replace(made, graphs=few))
+    out = comm_tmp_path / "few.npy"
+    predict_with(comm, run, monkeypatch, capsys)(out, "--store", store)
+    if comm.rank == 0:
+        np.testing.assert_allclose(np.load(out), run.predictions()["probabilities"][35:], rtol=1e-6)
+
+
 @pytest.mark.quality
 def test_numbers_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     if comm.size in (2, 3):
