@@ -80,7 +80,8 @@ class KnownTargets:
         groups, numbers = np.unique(inverse * width + queries.relations, return_inverse=True)
         entries = np.repeat(np.arange(len(requested)), np.diff(indptr)) * width + relations
         positions, is_queried = found_among(groups, entries)
-        keys = np.sort(positions[is_queried] * row_map.num_rows + targets[is_queried])
+        # An undirected graph with a stored split may hold both directions of an edge.
+        keys = np.unique(positions[is_queried] * row_map.num_rows + targets[is_queried])
         return cls(numbers.astype(np.int64), keys, row_map.num_rows)
 
     def between(self, chunk: slice, first: int, count: int) -> tuple[GlobalIndices, GlobalIndices]:

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.partition.parts import Partition
@@ -20,10 +20,16 @@ from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import objective, ranking
-from hpcgnn.train.links.edges import mixed
+from hpcgnn.train.links.edges import LinkEdges, Links, mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.objective import LinkObjective
-from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_metrics
+from hpcgnn.train.links.ranking import (
+    KnownTargets,
+    LinkScores,
+    Queries,
+    area_under_curve,
+    rank_metrics,
+)
 from tests.support.training import (
     MOVED,
     Graph,
@@ -352,6 +358,20 @@ def test_ranks_among_all_nodes_are_exact(
         assert found[f"test_{prefix}mrr"] == pytest.approx(np.mean(1 / np.array(mine)), rel=1e-12)
         assert found[f"test_{prefix}hits10"] == np.mean(np.array(mine) <= 10)
     assert found["test_mrr"] > found["test_raw_mrr"]
+
+
+def test_a_known_target_counts_once(comm: MPI.Intracomm) -> None:
+    # A stored split of an undirected graph may hold both 0 -> 1 and 1 -> 0.
+    row_map = RowMap(np.append(np.arange(comm.size) * 3 // comm.size, 3), comm.rank)
+    owned = np.array([row_map.start <= target < row_map.stop for target in (1, 0, 2)])
+    ends = [np.array(ends)[owned] for ends in ([0, 1, 0], [1, 0, 2])]
+    nothing = np.zeros(len(ends[0]), np.int64)
+    links = Links(("r",), LinkEdges(*ends, nothing, nothing), {}, both_ways=True, types=None)
+    with ProcessGrid(comm) as grid:
+        queries = Queries(np.array([0, 1]), np.zeros(2, np.int64))
+        known_targets = KnownTargets.of(grid, row_map, links, queries)
+    query_of, targets = known_targets.between(slice(0, 2), 0, 3)
+    assert list(zip(query_of.tolist(), targets.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 0)]
 
 
 @pytest.mark.parametrize("name", ["uniform", "degree", "relation"])
