@@ -384,8 +384,12 @@ def test_wrong_ends_are_of_the_type_of_the_right_one(
     with ProcessGrid(comm) as grid:
         links, _ = LinkObjective.load(Context.open(grid, config, TraceRecorder.off()))
         pairs = links.pairs.trained(1, 0)
-        found = [pairs, *(each.pairs for each in links.pairs.tested.values())]
+        tested = [each.pairs for each in links.pairs.tested.values()]
+        found = [pairs, *tested]
         ids_of = np.concatenate(comm.allgather(links.graph.products.node_ids))
+    for needed in tested:
+        # Ranked against itself, the best edge would not be the first.
+        assert (needed.wrong != needed.targets[:, None]).all()
     types = dict(zip(graph.ids.tolist(), graph.types.tolist(), strict=True))
     seen = set()
     for needed in found:
