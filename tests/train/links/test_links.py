@@ -360,6 +360,43 @@ def test_ranks_among_all_nodes_are_exact(
     assert found["test_mrr"] > found["test_raw_mrr"]
 
 
+def test_no_reverse_of_a_test_edge_is_trained(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    # Training edges i -> i + 1; every third has its reverse for testing, in a or in b.
+    sources = np.arange(59)
+    back = sources[::3]
+    same, train_role, test_role = back % 2 == 0, np.uint8(Split.TRAIN), np.uint8(Split.TEST)
+    a = np.append(sources, back[same] + 1), np.append(sources + 1, back[same])
+    roles = np.append(np.full(59, train_role), np.full(same.sum(), test_role))
+    if comm.rank == 0:
+        of_b = EdgeData(split=np.full((~same).sum(), test_role))
+        edges = {"a": a, "b": (back[~same] + 1, back[~same])}
+        data = {"a": EdgeData(split=roles), "b": of_b}
+        features = np.random.default_rng(2).normal(size=(60, 3)).astype(np.float32)
+        graph = GraphArrays(name="g", num_nodes=60, edges=edges, edge_data=data, features=features)
+        store_from_arrays(comm_tmp_path / "plain.h5", graph)
+        parts = max(4, comm.size)
+        part = np.random.default_rng(4).integers(0, parts, 60).astype(np.int32)
+        with GraphStore.open(comm_tmp_path / "plain.h5") as store:
+            write_partitioned(
+                store, comm_tmp_path / "g.h5", Partition(part, parts), method="block", seed=0
+            )
+    comm.Barrier()
+    words = (*WORDS, "train.epochs=1", "links.train=0.999", "links.valid=0", "links.test=0")
+    for undirected, count in (("true", 59 - same.sum()), ("false", 59)):
+        config = make_config(
+            comm_tmp_path / "g.h5",
+            comm_tmp_path / undirected,
+            *words,
+            f"graph.undirected={undirected}",
+            "run.save_predictions=false",
+        )
+        assert train(comm, config).summary["links"] == {
+            "train": count,
+            "valid": 0,
+            "test": len(back),
+        }
+
+
 def test_a_known_target_counts_once(comm: MPI.Intracomm) -> None:
     # A stored split of an undirected graph may hold both 0 -> 1 and 1 -> 0.
     row_map = RowMap(np.append(np.arange(comm.size) * 3 // comm.size, 3), comm.rank)
