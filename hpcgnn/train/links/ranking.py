@@ -284,7 +284,9 @@ def area_under_curve(grid: ProcessGrid, scores: LinkScores) -> float:
     """
     # Rounding to whole steps makes almost equal scores tie; the keys of edges become odd.
     whole = [np.round(values / scores.step) for values in (scores.edges, scores.wrong.reshape(-1))]
-    keys = np.concatenate([values.astype(np.int64) for values in whole])
+    # Of a run that diverges, which its losses end, scores are not finite.
+    with np.errstate(invalid="ignore"):
+        keys = np.concatenate([values.astype(np.int64) for values in whole])
     owners = owners_in_order(grid.layer, keys)
     keys *= 2
     keys[: len(scores.edges)] += 1

@@ -213,6 +213,7 @@ def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
             "train.patience = 3, but no edge chooses the model",
         ),
         (("links.scorer=complex", "model.hidden=5"), "needs an even links.width, not 5"),
+        (("train.learning_rate=1e200",), "training diverges in epoch 0"),
     ],
 )
 def test_faults_are_one_line(
