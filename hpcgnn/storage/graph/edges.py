@@ -62,11 +62,13 @@ class EdgeColumns:
 
     @classmethod
     def of(cls, data: EdgeData, *, weighted: bool) -> "EdgeColumns":
-        """Return the columns that fit `data`."""
+        """Return the columns that fit `data`; features that are not floats become float32."""
         columns = cls(weighted, data.split is not None)
         if data.features is not None:
-            width, dtype = data.features.shape[1], data.features.dtype.str
-            columns = replace(columns, num_features=width, dtype=dtype)
+            width, dtype = data.features.shape[1], data.features.dtype
+            columns = replace(
+                columns, num_features=width, dtype=dtype.str if dtype.kind == "f" else "<f4"
+            )
         if data.labels is not None:
             width, dtype = data.labels.shape[1], data.labels.dtype.str
             columns = replace(columns, num_labels=width, label_dtype=dtype)
