@@ -65,10 +65,9 @@ class EdgeColumns:
         """Return the columns that fit `data`; features that are not floats become float32."""
         columns = cls(weighted, data.split is not None)
         if data.features is not None:
-            width, dtype = data.features.shape[1], data.features.dtype
-            columns = replace(
-                columns, num_features=width, dtype=dtype.str if dtype.kind == "f" else "<f4"
-            )
+            is_float = data.features.dtype.kind == "f"
+            width, dtype = data.features.shape[1], data.features.dtype.str if is_float else "<f4"
+            columns = replace(columns, num_features=width, dtype=dtype)
         if data.labels is not None:
             width, dtype = data.labels.shape[1], data.labels.dtype.str
             columns = replace(columns, num_labels=width, label_dtype=dtype)
