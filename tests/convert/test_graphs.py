@@ -139,6 +139,17 @@ def test_tudataset_with_more_than_it_is_read_for(tmp_path: Path) -> None:
         assert store.class_names == ()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tudataset_keeps_the_dtype_asked_for(tmp_path: Path, dtype: str) -> None:
+    texts = {"node_attributes": "0.1\n" * 5, "edge_attributes": "0.2\n" * 4}
+    folder = write_tudataset(tmp_path / "TOY", graph_labels="1\n2\n", **texts)
+    options = ConvertOptions(dtype="float64" if dtype == "float64" else None)
+    convert(folder, tmp_path / "out.h5", format_name="tudataset", options=options)
+    assert read(tmp_path / "out.h5").features[0, 0] == np.dtype(dtype).type(0.1)
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        assert store.read_edge_data(0, 5).features[0, 0] == np.dtype(dtype).type(0.2)
+
+
 @pytest.mark.parametrize("numbers", [[[0.25, 3], [1.5, 4]], [[3], [250]]])
 def test_tudataset_with_numbers_writes_them_beside_the_store(
     tmp_path: Path, numbers: list[list[float]]

@@ -343,7 +343,13 @@ def test_the_check_sees_a_wrong_weight(
     "words",
     [
         ("fields.targets=['u', 'p']", "fields.history=2", "graph.normalize_features=l2"),
-        ("fields.targets=u", "fields.inputs=['p', 'u']", "fields.predict=next", "model.name=gat"),
+        (
+            "fields.targets=u",
+            "fields.inputs=['p', 'u']",
+            "fields.predict=next",
+            "graph.normalize_features=standard",
+            "model.name=gat",
+        ),
         ("fields.targets=p", "fields.inputs=u", "fields.predict=same", "model.name=meshgraphnet"),
     ],
     ids=("difference", "next", "same"),

@@ -86,7 +86,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         undirected=True,
         nodes=Nodes(
             features=named_features(
-                np.stack(list(features.values()), axis=1).astype(np.float32),
+                np.stack(list(features.values()), axis=1, dtype=_dtype_of(static, features)),
                 str(path),
                 tuple(features),
             )
@@ -184,6 +184,16 @@ def _dtype(variable: NetCDFVariable) -> np.dtype[np.floating]:
         variable.dtype.byteorder
     )
     return np.dtype(np.float32 if small else np.float64)
+
+
+def _dtype_of(
+    static: Mapping[str, NetCDFVariable], features: Mapping[str, FloatArray]
+) -> np.dtype[np.floating]:
+    """Return float64 if a feature is a float64 variable, else float32."""
+    wide = any(
+        static[name].dtype.kind == "f" and static[name].dtype.itemsize > 4 for name in features
+    )
+    return np.dtype(np.float64 if wide else np.float32)
 
 
 def _is_longitude(axis: NetCDFVariable) -> bool:

@@ -292,7 +292,6 @@ def _with_data(ends: Any, data: Any, weight: str, features: str, where: str) -> 
     if columns is not None:
         columns = columns[:, None] if columns.ndim == 1 else columns
         check_array(columns, f"{where}: {features}", "[E, F]")
-        columns = columns if columns.dtype.kind == "f" else columns.astype(np.float32)
     return Edges(ends[0], ends[1], None if weights is None else weights.reshape(-1), columns)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hpcgnn.convert.read.arrays import Edges, many_graphs
 from hpcgnn.convert.source import ConvertOptions, GraphSource
@@ -20,16 +21,16 @@ _END = "_graph_indicator.txt"
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the folder `path`; raises `InputError`."""
-    del options
     files = sorted(path.glob(f"*{_END}"))
     if len(files) != 1:
         raise InputError(f"{path}: has {len(files)} files *{_END}; a data set has one")
-    return _Folder(path, files[0].name.removesuffix(_END)).read()
+    name, dtype = files[0].name.removesuffix(_END), np.dtype(options.dtype or "float32")
+    return _Folder(path, name, np.promote_types(dtype, np.float32)).read()
 
 
 class _Folder:
-    def __init__(self, path: Path, name: str) -> None:
-        self._path, self._name = path, name
+    def __init__(self, path: Path, name: str, dtype: DTypeLike) -> None:
+        self._path, self._name, self._dtype = path, name, dtype
         self._read: list[Path] = []
 
     def read(self) -> GraphSource:
@@ -62,14 +63,14 @@ class _Folder:
         return replace(source, nodes=replace(source.nodes, labels=named))
 
     def _features(self, owner: str, count: int) -> Array | None:
-        """Return the attributes and one-hot labels of nodes or edges as float32 columns."""
+        """Return the attributes and one-hot labels of nodes or edges as columns."""
         attributes = self._table(f"{owner}_attributes", count)
         labels = self._table(f"{owner}_labels", count)
         parts = [] if attributes is None else [attributes]
         for column in () if labels is None else labels.T:
             kinds, codes = np.unique(column, return_inverse=True)
             parts.append(np.eye(len(kinds))[codes])
-        return np.concatenate(parts, axis=1).astype(np.float32) if parts else None
+        return np.concatenate(parts, axis=1).astype(self._dtype) if parts else None
 
     def _file(self, content: str) -> Path:
         return self._path / f"{self._name}_{content}.txt"

@@ -77,12 +77,12 @@ class EdgeArrays:
                 progress.advance(len(src))
 
     def _feature_rows(self) -> Iterator[Array | None]:
+        # In the dtype of the file: what the store rounds is told where it is cast.
         if self.features is None or len(self.features.shape) == 1:
             for block in self._blocks(self.features):
-                yield None if block is None else block[:, None].astype("<f4")
+                yield None if block is None else block[:, None]
         else:
-            for rows in self.features.rows(CHUNK_EDGES, _MEMORY_BYTES):
-                yield rows.astype("<f4")
+            yield from self.features.rows(CHUNK_EDGES, _MEMORY_BYTES)
 
     def _label_rows(self) -> Iterator[Array | None]:
         return repeat(None) if self.labels is None else self.labels.blocks()
@@ -119,7 +119,7 @@ class EdgeLabels:
             stream = array.rows(CHUNK_EDGES, _MEMORY_BYTES)
         for block in stream:
             if self.is_number:
-                yield block.reshape(len(block), -1).astype(np.float32)
+                yield block.reshape(len(block), -1).astype(np.float64, copy=False)
             elif block.ndim == 1:
                 yield single_labels(block, array.where, len(self.names), first, "edge")[:, None]
             else:

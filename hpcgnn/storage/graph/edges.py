@@ -62,10 +62,11 @@ class EdgeColumns:
 
     @classmethod
     def of(cls, data: EdgeData, *, weighted: bool) -> "EdgeColumns":
-        """Return the columns that fit `data`."""
+        """Return the columns that fit `data`; features that are not floats become float32."""
         columns = cls(weighted, data.split is not None)
         if data.features is not None:
-            width, dtype = data.features.shape[1], data.features.dtype.str
+            is_float = data.features.dtype.kind == "f"
+            width, dtype = data.features.shape[1], data.features.dtype.str if is_float else "<f4"
             columns = replace(columns, num_features=width, dtype=dtype)
         if data.labels is not None:
             width, dtype = data.labels.shape[1], data.labels.dtype.str

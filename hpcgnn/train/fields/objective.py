@@ -61,8 +61,8 @@ class FieldReport(GraphReport):
         unusual = int(np.count_nonzero(np.abs(self.lengths - usual) > _SAME_LENGTH * usual))
         if unusual and self.config.fields.ahead:
             notes.append(
-                f"steps: {unusual} of {len(self.lengths)} are not {usual:g} long, as most are; the "
-                "model takes each for one step"
+                f"steps: {unusual} of {len(self.lengths)} differ from the median length {usual:g}; "
+                "the model takes each for one step"
             )
         if share >= _MUCH_DROPOUT:
             # With the default, which suits classes, a regression model stays near the mean.

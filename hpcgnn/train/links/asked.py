@@ -91,7 +91,7 @@ def relation_of(relations: Sequence[str], relation: str | None) -> str:
     if relation is None and len(relations) > 1:
         raise InputError(f"--relation: several are predicted; give one of {', '.join(relations)}")
     if relation is not None:
-        known(relation, relations, "relation, predicted are")
+        known(relation, relations, "predicted relation")
     return relation or relations[0]
 
 

@@ -219,6 +219,20 @@ def _predicted(stored: StoredRows) -> tuple[str, ...]:
 
 
 @collective
+def _also_tested(stored: StoredRows, edges: LinkEdges, tested: Mask, num_relations: int) -> Mask:
+    """Return the mask (E,) of edges that are `tested`, or whose reverse in their relation is."""
+    grid, row_map = stored.context.grid, stored.row_map
+    keys = (edges.targets - row_map.start) * row_map.num_rows + edges.sources
+    found = np.zeros(len(edges), np.bool_)
+    for relation in range(num_relations):
+        inside = edges.relations == relation
+        ends = (column[inside & tested] for column in (edges.targets, edges.sources))
+        both_ways = HiddenEdges.between(grid, row_map, *ends)
+        found[inside] = np.isin(keys[inside], both_ways.keys)
+    return found
+
+
+@collective
 def deal_links(stored: StoredRows) -> tuple[Links, HiddenEdges]:
     """Return the edges to predict, and the edges to hide when the graph is read.
 
@@ -231,6 +245,8 @@ def deal_links(stored: StoredRows) -> tuple[Links, HiddenEdges]:
     unlisted = [name for name in with_split if with_roles and name not in names]
     edges, pairs, types = read_links(stored, [*names, *unlisted], with_roles=with_roles)
     masks = split_links(edges, pairs, options, len(names))
+    if edges.parts is not None and not stored.directed:
+        masks["train"] &= ~_also_tested(stored, edges, masks["valid"] | masks["test"], len(names))
     removed = np.logical_or.reduce(list(masks.values()))
     if edges.parts is not None:
         removed |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)

@@ -52,7 +52,19 @@ class Numbered:
     @collective
     def draw(self, words: NDArray[np.uint64]) -> GlobalIndices:
         """Return a uniformly drawn value for each of the mixed bits, in their shape."""
-        return self.at(np.minimum((uniform(words) * len(self)).astype(np.int64), len(self) - 1))
+        return self.at(_whole(words, len(self)))
+
+    @collective
+    def draw_another(self, words: NDArray[np.uint64]) -> GlobalIndices:
+        """Return a uniformly drawn value at another number than `draw`; the same if it is alone."""
+        count = len(self)
+        more = _whole(mixed(words.view(np.int64), 1), max(count - 1, 1))
+        return self.at((_whole(words, count) + 1 + more) % max(count, 1))
+
+
+def _whole(words: NDArray[np.uint64], count: int) -> GlobalIndices:
+    """Return whole numbers below `count`, drawn uniformly by mixed bits of any shape."""
+    return np.minimum((uniform(words) * count).astype(np.int64), count - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +121,17 @@ class Candidates(WrongEnds):
         for kind, rows in enumerate(self._rows):
             is_kind = kinds == kind
             drawn[is_kind] = rows.draw(words[is_kind])
+        return drawn
+
+    @collective
+    def draw_others(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
+        """Return `draw`, but no edge's own target, if its type has another; rows are distinct."""
+        drawn = self.draw(edges, count, seeds)
+        words = mixed(edges.words[:, None], *seeds, np.arange(count)[None, :])
+        kinds, is_own = self._pool.kinds(edges.targets), drawn == edges.targets[:, None]
+        for kind, rows in enumerate(self._rows):
+            replaced = is_own & (kinds == kind)[:, None]
+            drawn[replaced] = rows.draw_another(words[replaced])
         return drawn
 
 

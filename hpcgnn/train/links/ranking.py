@@ -80,7 +80,8 @@ class KnownTargets:
         groups, numbers = np.unique(inverse * width + queries.relations, return_inverse=True)
         entries = np.repeat(np.arange(len(requested)), np.diff(indptr)) * width + relations
         positions, is_queried = found_among(groups, entries)
-        keys = np.sort(positions[is_queried] * row_map.num_rows + targets[is_queried])
+        # An undirected graph with a stored split may hold both directions of an edge.
+        keys = np.unique(positions[is_queried] * row_map.num_rows + targets[is_queried])
         return cls(numbers.astype(np.int64), keys, row_map.num_rows)
 
     def between(self, chunk: slice, first: int, count: int) -> tuple[GlobalIndices, GlobalIndices]:
@@ -283,7 +284,9 @@ def area_under_curve(grid: ProcessGrid, scores: LinkScores) -> float:
     """
     # Rounding to whole steps makes almost equal scores tie; the keys of edges become odd.
     whole = [np.round(values / scores.step) for values in (scores.edges, scores.wrong.reshape(-1))]
-    keys = np.concatenate([values.astype(np.int64) for values in whole])
+    # Of a run that diverges, which its losses end, scores are not finite.
+    with np.errstate(invalid="ignore"):
+        keys = np.concatenate([values.astype(np.int64) for values in whole])
     owners = owners_in_order(grid.layer, keys)
     keys *= 2
     keys[: len(scores.edges)] += 1

@@ -62,6 +62,11 @@ _Facts = TypeVar("_Facts", bound=Facts)
 _Model = TypeVar("_Model", bound=TrainableModule)
 
 
+def _of_features(name: str) -> bool:
+    """Tell whether a scale is one of node features, of a type with any name, and not of fields."""
+    return name.rpartition(".")[2] in ("mean", "deviation")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class SavedModel:
     """The kept model of a seed, from its newest checkpoint.
@@ -104,19 +109,21 @@ class SavedModel:
         scales_nodes, scales_edges = (
             how == "standard" for how in (graph.normalize_features, graph.normalize_edge_features)
         )
-        # Names with a / are scales of fields.
         kept = {
             name: tensor
             for name, tensor in self.checkpoint.features.items()
-            if (scales_edges if Scales.is_of_edges(name) else scales_nodes and "/" not in name)
+            if (scales_edges if Scales.is_of_edges(name) else scales_nodes and _of_features(name))
         }
         facts, widths = self.trained, dict[str, int | None]()
-        if scales_nodes:
+        of_fields = self.config.train.task == "fields"
+        if scales_nodes and not of_fields:
             widths |= dict(zip(facts.type_names, facts.type_features, strict=True)) or {
                 "": facts.num_features
             }
-        # The number of edge features is checked when the store is read.
-        widths |= dict.fromkeys({n.rpartition(".")[0] for n in kept if Scales.is_of_edges(n)})
+        # The number of edge features is checked when the store is read, and so is that of node
+        # features beside the columns of fields, which `facts` counts too.
+        names = {name.rpartition(".")[0] for name in kept}
+        widths |= dict.fromkeys(name for name in names if of_fields or Scales.is_of_edges(name))
         expected = {
             f"{name}.{field}".lstrip("."): (torch.float64, (width,))
             for name, width in widths.items()

@@ -287,3 +287,24 @@ def test_features_of_edges(tmp_path: Path) -> None:
     np.savez(tmp_path / "bad.npz", **arrays | {"edge_attr": np.ones((3, 2))})
     with pytest.raises(InputError, match="edge_attr has 3 rows for the 4 edges of edge_index"):
         convert(tmp_path / "bad.npz", tmp_path / "bad.h5", format_name="npz")
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_numbers_of_edges_keep_the_dtype_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, columns: int
+) -> None:
+    # Seconds since 1970, which float32 rounds to multiples of 128.
+    times = 1607664516 + np.arange(2 * columns).reshape(2, columns).squeeze()
+    data = {"edge_attr": times, "edge_targets": times}
+    path = save(tmp_path, src=[0, 1], dst=[1, 0], **data)
+    kinds: dict[Any, Any] = {"float64": np.float64, None: np.float32}
+    for dtype, kind in kinds.items():
+        caplog.clear()
+        convert_to(tmp_path / "out.h5", path, "npz", dtype=dtype)
+        with GraphStore.open(tmp_path / "out.h5") as store:
+            features = store.read_edge_data(0, 2).features
+        # Rows are targets.
+        np.testing.assert_array_equal(features, times.reshape(2, -1)[::-1].astype(kind))
+        told = "feature 1 of the edge is rounded from 1607664516 to 1607664512" in caplog.text
+        assert told == (dtype is None)
+        assert "number 1 of the edge is rounded from 1607664516" in caplog.text

@@ -71,6 +71,21 @@ def test_what_a_store_has_no_place_for_is_listed(tmp_path: Path) -> None:
         from_torch_geometric(data(), tmp_path / "out.h5", options=options)
 
 
+@pytest.mark.parametrize("dtype", [None, "float64"])
+def test_whole_numbers_of_edges_are_rounded_only_by_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dtype: Any
+) -> None:
+    times = torch.tensor([[1607664516], [1607664517], [3]])
+    path, options = tmp_path / "out.h5", ConvertOptions(dtype=dtype)
+    from_torch_geometric(data(edge_attr=times), path, options=options)
+    with GraphStore.open(path) as store:
+        found = store.read_edge_data(0, 4).features[:, 0]
+    expected = np.sort(times.numpy().ravel()).astype(dtype or np.float32)
+    np.testing.assert_array_equal(np.sort(found), expected)
+    assert found.dtype == expected.dtype
+    assert ("is rounded from 1607664516 to 1607664512" in caplog.text) == (dtype is None)
+
+
 def test_pos_of_a_graph_is_its_positions(tmp_path: Path) -> None:
     path, points = tmp_path / "out.h5", torch.arange(8.0).view(4, 2)
     assert not from_torch_geometric(data(pos=points), path).ignored

@@ -24,7 +24,7 @@ from tests.support.training import predict_with, train
 WORDS = ("train.epochs=3", "fields.horizons=[1, 3]")
 
 
-def by_hand(run: Path, fields: object, steps: range) -> np.ndarray:
+def by_hand(run: Path, fields: object, steps: range, *, fixed: int = 3) -> np.ndarray:
     """Return one GCN layer's predictions of u, fed back, with the first nodes prescribed.
 
     Values that no step has are read as means; they stay missing, like unknown prescribed ones.
@@ -36,10 +36,11 @@ def by_hand(run: Path, fields: object, steps: range) -> np.ndarray:
     outputs = {key.rpartition("outputs/")[2]: v for key, v in tensors.items() if "outputs/" in key}
     matrix, truth, found = symmetric(fields.adjacency), fields.values["u"], []
     stays, filled = np.isnan(truth).all(0), np.where(np.isnan(truth), scale["mean"], truth)
-    stays[:3], u = True, filled[steps.start]
+    stays[:fixed], u = True, filled[steps.start]
     for step in steps:
         scaled = (u - scale["mean"]) / scale["deviation"]
-        u = matrix @ np.column_stack([fields.features, scaled]) @ weight.T + bias
+        given = [] if fields.features is None else [fields.features]
+        u = matrix @ np.column_stack([*given, scaled]) @ weight.T + bias
         u = u * outputs["deviation"] + outputs["mean"]
         u = np.where(stays, filled[step + 1], u)
         found.append(np.where(stays & np.isnan(truth[step + 1]), np.nan, u))
@@ -93,6 +94,30 @@ def test_a_rollout_feeds_the_model_its_own_predictions(
         assert rollout.attributes["start"] == 12
         expected = by_hand(run.path, fields, range(12, 15))
         np.testing.assert_allclose(rollout.read("u", 2), expected[2], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("features", [True, False])
+def test_a_rollout_scales_features_as_training_did(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    features: bool,
+) -> None:
+    fields = planted()
+    table = fields.features.astype(np.float64)
+    spread = table.std(0)
+    scaled = replace(fields, features=(table - table.mean(0)) / np.where(spread > 0, spread, 1))
+    if not features:
+        fields, scaled = (replace(f, features=None) for f in (fields, scaled))
+    store = write_series(comm, comm_tmp_path, fields)
+    words = (*WORDS, "graph.normalize_features=standard")
+    run = train(comm, field_config(store, comm_tmp_path / "run", *words))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    predict(comm_tmp_path / "out.h5", "--rollout", 2, "--from", 3)
+    with Rollout(comm_tmp_path / "out.h5") as rollout:
+        expected = by_hand(run.path, scaled, range(3, 5), fixed=0)[1]
+        np.testing.assert_allclose(rollout.read("u", 1), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_what_never_has_a_value_stays_missing(

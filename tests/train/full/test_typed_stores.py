@@ -65,12 +65,14 @@ def test_a_model_sees_another_graph_by_its_own_scale(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store = write_store(comm, comm_tmp_path, GRAPH)
+    # Scales are kept by names of types, which may look like paths.
+    graph = replace(GRAPH, type_features={f"a/{k}.b": v for k, v in GRAPH.type_features.items()})
+    store = write_store(comm, comm_tmp_path, graph)
     config = make_config(store, comm_tmp_path / "run", "graph.normalize_features=standard")
     run = train(comm, config)
     (comm_tmp_path / "shifted").mkdir(exist_ok=True)
-    shifted = {k: v if v is None else v + 5 for k, v in GRAPH.type_features.items()}
-    other = write_store(comm, comm_tmp_path / "shifted", replace(GRAPH, type_features=shifted))
+    shifted = {k: v if v is None else v + 5 for k, v in graph.type_features.items()}
+    other = write_store(comm, comm_tmp_path / "shifted", replace(graph, type_features=shifted))
     predict = predict_with(comm, run, monkeypatch, capsys)
     found = [comm_tmp_path / f"{name}.npy" for name in ("same", "other")]
     predict(found[0])

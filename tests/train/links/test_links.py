@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.partition.parts import Partition
@@ -20,10 +20,16 @@ from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import objective, ranking
-from hpcgnn.train.links.edges import mixed
+from hpcgnn.train.links.edges import LinkEdges, Links, mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.objective import LinkObjective
-from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_metrics
+from hpcgnn.train.links.ranking import (
+    KnownTargets,
+    LinkScores,
+    Queries,
+    area_under_curve,
+    rank_metrics,
+)
 from tests.support.training import (
     MOVED,
     Graph,
@@ -207,6 +213,7 @@ def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
             "train.patience = 3, but no edge chooses the model",
         ),
         (("links.scorer=complex", "model.hidden=5"), "needs an even links.width, not 5"),
+        (("train.learning_rate=1e200",), "training diverges in epoch 0"),
     ],
 )
 def test_faults_are_one_line(
@@ -354,6 +361,57 @@ def test_ranks_among_all_nodes_are_exact(
     assert found["test_mrr"] > found["test_raw_mrr"]
 
 
+def test_no_reverse_of_a_test_edge_is_trained(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    # Training edges i -> i + 1; every third has its reverse for testing, in a or in b.
+    sources = np.arange(59)
+    back = sources[::3]
+    same, train_role, test_role = back % 2 == 0, np.uint8(Split.TRAIN), np.uint8(Split.TEST)
+    a = np.append(sources, back[same] + 1), np.append(sources + 1, back[same])
+    roles = np.append(np.full(59, train_role), np.full(same.sum(), test_role))
+    if comm.rank == 0:
+        of_b = EdgeData(split=np.full((~same).sum(), test_role))
+        edges = {"a": a, "b": (back[~same] + 1, back[~same])}
+        data = {"a": EdgeData(split=roles), "b": of_b}
+        features = np.random.default_rng(2).normal(size=(60, 3)).astype(np.float32)
+        graph = GraphArrays(name="g", num_nodes=60, edges=edges, edge_data=data, features=features)
+        store_from_arrays(comm_tmp_path / "plain.h5", graph)
+        parts = max(4, comm.size)
+        part = np.random.default_rng(4).integers(0, parts, 60).astype(np.int32)
+        with GraphStore.open(comm_tmp_path / "plain.h5") as store:
+            write_partitioned(
+                store, comm_tmp_path / "g.h5", Partition(part, parts), method="block", seed=0
+            )
+    comm.Barrier()
+    words = (*WORDS, "train.epochs=1", "links.train=0.999", "links.valid=0", "links.test=0")
+    for undirected, count in (("true", 59 - same.sum()), ("false", 59)):
+        config = make_config(
+            comm_tmp_path / "g.h5",
+            comm_tmp_path / undirected,
+            *words,
+            f"graph.undirected={undirected}",
+            "run.save_predictions=false",
+        )
+        assert train(comm, config).summary["links"] == {
+            "train": count,
+            "valid": 0,
+            "test": len(back),
+        }
+
+
+def test_a_known_target_counts_once(comm: MPI.Intracomm) -> None:
+    # A stored split of an undirected graph may hold both 0 -> 1 and 1 -> 0.
+    row_map = RowMap(np.append(np.arange(comm.size) * 3 // comm.size, 3), comm.rank)
+    owned = np.array([row_map.start <= target < row_map.stop for target in (1, 0, 2)])
+    ends = [np.array(ends)[owned] for ends in ([0, 1, 0], [1, 0, 2])]
+    nothing = np.zeros(len(ends[0]), np.int64)
+    links = Links(("r",), LinkEdges(*ends, nothing, nothing), {}, both_ways=True, types=None)
+    with ProcessGrid(comm) as grid:
+        queries = Queries(np.array([0, 1]), np.zeros(2, np.int64))
+        known_targets = KnownTargets.of(grid, row_map, links, queries)
+    query_of, targets = known_targets.between(slice(0, 2), 0, 3)
+    assert list(zip(query_of.tolist(), targets.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 0)]
+
+
 @pytest.mark.parametrize("name", ["uniform", "degree", "relation"])
 def test_wrong_ends_are_of_the_type_of_the_right_one(
     comm: MPI.Intracomm, comm_tmp_path: Path, name: str
@@ -364,8 +422,12 @@ def test_wrong_ends_are_of_the_type_of_the_right_one(
     with ProcessGrid(comm) as grid:
         links, _ = LinkObjective.load(Context.open(grid, config, TraceRecorder.off()))
         pairs = links.pairs.trained(1, 0)
-        found = [pairs, *(each.pairs for each in links.pairs.tested.values())]
+        tested = [each.pairs for each in links.pairs.tested.values()]
+        found = [pairs, *tested]
         ids_of = np.concatenate(comm.allgather(links.graph.products.node_ids))
+    for needed in tested:
+        # Ranked against itself, the best edge would not be the first.
+        assert (needed.wrong != needed.targets[:, None]).all()
     types = dict(zip(graph.ids.tolist(), graph.types.tolist(), strict=True))
     seen = set()
     for needed in found:

@@ -278,7 +278,7 @@ def test_another_store_is_aggregated_over_whole(
     ("options", "message"),
     [
         (("--top", 3), "--relation: several are predicted; give one of cites, names"),
-        (("--top", 3, "--relation", "cite"), "unknown relation, predicted are: 'cite'; did you"),
+        (("--top", 3, "--relation", "cite"), "unknown predicted relation: 'cite'; did you"),
         (("--top", 0, "--relation", "cites"), "--top = 0: give a number from 1 on"),
         (("--pairs", "nowhere.csv"), "--pairs nowhere.csv: No such file or directory"),
         (
