@@ -5,7 +5,7 @@ from hpcgnn.autograd.attention.additive import Heads, ScoresOf, attend, edge_dra
 from hpcgnn.autograd.attention.products import ProductHeads, attend_products
 from hpcgnn.autograd.attention.relations import RelationHeads, attend_relations
 from hpcgnn.autograd.dropout import DropoutKey, dropout
-from hpcgnn.autograd.ending import WIDENED, Ending
+from hpcgnn.autograd.epilogue import WIDENED, Epilogue
 from hpcgnn.autograd.graphs import (
     CopiesOfGraph,
     GraphMembers,
@@ -63,7 +63,7 @@ __all__ = [
     "EdgeInputs",
     "EdgeModule",
     "EdgeResult",
-    "Ending",
+    "Epilogue",
     "ExactArithmetic",
     "GraphMembers",
     "GraphRows",

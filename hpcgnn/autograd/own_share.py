@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.ending import Ending, end_rows
+from hpcgnn.autograd.epilogue import Epilogue, apply_epilogue
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import cache_chunks, like_rows, row_chunks, widened
-from hpcgnn.autograd.numerics.plain import arithmetic, before_end, ended
+from hpcgnn.autograd.numerics.plain import arithmetic, before_epilogue, with_epilogue
 from hpcgnn.operator import AggregationOperator
 
 
@@ -45,16 +45,17 @@ def add_own_share(
     rows: Tensor,
     own: tuple[Tensor, Tensor],
     bias: Tensor,
-    ending: Ending,
+    epilogue: Epilogue,
 ) -> Tensor:
-    """Return ``A Y + s Y₀ + b``, ended, (result rows, width), differentiable in all but A.
+    """Return ``A Y + s Y₀ + b`` after its epilogue, differentiable in all but A.
 
-    Collective, and so is its backward pass. `rows` Y are (input rows, width), `own` the scalar s
-    and Y₀, rows of the result, which may be `rows`; `bias` is (width,).
+    The result is (result rows, width). Collective, and so is its backward pass. `rows` Y are (input
+    rows, width), `own` the scalar s and Y₀, rows of the result, which may be `rows`; `bias` is
+    (width,).
     """
     share, own_rows = own
     sums = _OwnShare.apply(operator, rows, own_rows, share)  # type: ignore[no-untyped-call]
-    return ended(sums, bias, ending)
+    return with_epilogue(sums, bias, epilogue)
 
 
 class _MappedShare(Function):
@@ -66,7 +67,7 @@ class _MappedShare(Function):
         share: Tensor,
         weight: Tensor,
         bias: Tensor,
-        ending: Ending,
+        epilogue: Epilogue,
     ) -> Tensor:
         x, own = rows
         sums, narrow = applied(operator.apply, x), like_rows(weight, x).t()
@@ -75,15 +76,15 @@ class _MappedShare(Function):
             for chunk in cache_chunks(sums):
                 mixed = torch.addcmul(sums[chunk], own[chunk], share.to(x.dtype))
                 arithmetic().product(mixed, narrow, result[chunk])
-        end_rows(result, bias, ending)
-        ctx.trace, ctx.ending = operator.trace, ending
+        apply_epilogue(result, bias, epilogue)
+        ctx.trace, ctx.epilogue = operator.trace, epilogue
         ctx.save_for_backward(sums, own, share, weight, result)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, share, weight, result = ctx.saved_tensors
-        gradient, for_bias = before_end(gradients[0], result, ctx.ending, bias=True)
+        gradient, for_bias = before_epilogue(gradients[0], result, ctx.epilogue, bias=True)
         with ctx.trace.span("dense.weight_gradient"):
             of_sums, of_own = (arithmetic().contract(gradient, each) for each in inputs)
         with arithmetic().on_weights():
@@ -97,16 +98,17 @@ def map_with_share(
     own: tuple[Tensor, Tensor],
     weight: Tensor,
     bias: Tensor,
-    ending: Ending,
+    epilogue: Epilogue,
 ) -> Tensor:
-    """Return ``(A X + s X₀) Wᵀ + b``, ended, (result rows, out), differentiable in s, W and b.
+    """Return ``(A X + s X₀) Wᵀ + b`` after its epilogue, differentiable in s, W and b.
 
-    Collective. `x` (input rows, width) are features, which need no gradient. `own` are the scalar s
-    and X₀, (result rows, width); `weight` is (out, width) and `bias` (out,).
+    The result is (result rows, out). Collective. `x` (input rows, width) are features, which need no
+    gradient. `own` are the scalar s and X₀, (result rows, width); `weight` is (out, width) and
+    `bias` (out,).
     """
     share, own_rows = own
     return _MappedShare.apply(  # type: ignore[no-untyped-call]
-        operator, (x, own_rows), share, weight, bias, ending
+        operator, (x, own_rows), share, weight, bias, epilogue
     )
 
 

@@ -28,7 +28,7 @@ from hpcgnn.kernels.attention import (
 from hpcgnn.kernels.chain import ChainKernel, ChainParameters, ChainSums, MapArrays
 from hpcgnn.kernels.cover import vertex_cover
 from hpcgnn.kernels.dense import dense_contraction, dense_product
-from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
+from hpcgnn.kernels.epilogue import dropout_rows, finish_rows, finish_rows_gradient
 from hpcgnn.kernels.exact import (
     CONTRACT_BITS,
     LIMB_BITS,

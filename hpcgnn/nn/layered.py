@@ -20,7 +20,7 @@ from hpcgnn.autograd import (
     ACTIVATIONS,
     WIDENED,
     DropoutKey,
-    Ending,
+    Epilogue,
     dropout,
     late_maps,
     relu,
@@ -57,8 +57,8 @@ class LayeredModel(Model):
     """Whether every layer has a learned map of its own rows, so that a residual needs no map."""
     layers_save_results: ClassVar[bool] = False
     """Whether a layer saves its result for its backward pass, so that it must not be changed."""
-    ends_layers: ClassVar[bool] = False
-    """Whether a layer takes an `Ending`, which fuses rectifier and dropout with adding the bias."""
+    fuses_epilogue: ClassVar[bool] = False
+    """Whether a layer takes an `Epilogue`, which fuses rectifier and dropout with the bias."""
     shift: ClassVar[str] = ""
     """The name in the layer of the parameter that it adds to every output row; empty if none."""
     aggregates_features: ClassVar[bool] = False
@@ -84,7 +84,7 @@ class LayeredModel(Model):
             hold_shifts(norm, self.shift_of(layer))
         joined = shape.hidden * (shape.num_layers if shape.jumping == "concat" else 1)
         self.output = Linear(joined, shape.num_classes) if shape.jumping != "none" else None
-        self._ending = [self._ends(index) for index in range(len(pairs))]
+        self._epilogue = [self._has_epilogue(index) for index in range(len(pairs))]
 
     @abstractmethod
     def make_layer(self, index: int, in_width: int, out_width: int) -> nn.Module:
@@ -142,7 +142,7 @@ class LayeredModel(Model):
     @collective
     def run_layer(self, index: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
         """Return the output rows of a layer; models whose layers use dropout override it."""
-        if self.ends_layers and index >= self.shape.num_hidden_layers:
+        if self.fuses_epilogue and index >= self.shape.num_hidden_layers:
             return self.layers[index](view, x, WIDENED)
         return self.layers[index](view, x)
 
@@ -171,11 +171,13 @@ class LayeredModel(Model):
                 return rows
             return dropout(rows, view.node_ids, draw, self.shape.dropout_before(index))
 
-        if self._ending[index]:
+        if self._epilogue[index]:
             following = self._view(graph, index + 1).node_ids
             next_draw = key.at(index + 1) if key is not None else None
-            ending = Ending(following, next_draw, self.shape.dropout_before(index + 1))
-            return _Hidden(self.layers[index](view, dropped(hidden.rows), ending), is_dropped=True)
+            epilogue = Epilogue(following, next_draw, self.shape.dropout_before(index + 1))
+            return _Hidden(
+                self.layers[index](view, dropped(hidden.rows), epilogue), is_dropped=True
+            )
 
         x, before = dropped(hidden.rows), hidden.again
         with rematerialised((x, None if before is None else lambda: dropped(before()))):
@@ -188,9 +190,9 @@ class LayeredModel(Model):
             out = self.norms[index](out, view.sums, training=key is not None)
         return self._activated(out)
 
-    def _ends(self, index: int) -> bool:
-        """Return whether the layer at `index` takes an `Ending`, as nothing else comes between."""
-        plain = self.ends_layers and not len(self.norms) and self.output is None
+    def _has_epilogue(self, index: int) -> bool:
+        """Return whether the layer at `index` takes an `Epilogue`, as nothing comes between."""
+        plain = self.fuses_epilogue and not len(self.norms) and self.output is None
         hidden = index < self.shape.num_hidden_layers and str(index) not in self.shortcuts
         return plain and hidden and self.shape.activation == "relu"
 

@@ -2,18 +2,18 @@
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import Ending, arithmetic, linear_by_type
+from hpcgnn.autograd import Epilogue, arithmetic, linear_by_type
 
 
 class Linear(nn.Linear):
     """``X Wᵀ + b`` in the arithmetic of the run, with the weights of `torch.nn.Linear`.
 
-    bfloat16 rows give bfloat16 rows, unless the ending is `WIDENED`.
+    bfloat16 rows give bfloat16 rows, unless the epilogue is `WIDENED`.
     """
 
-    def forward(self, x: Tensor, ending: Ending | None = None) -> Tensor:
-        """Return (rows, out_features) for rows (rows, in_features), after `ending` if given."""
-        return arithmetic().linear(x, self.weight, self.bias, ending)
+    def forward(self, x: Tensor, epilogue: Epilogue | None = None) -> Tensor:
+        """Return (rows, out_features) for rows (rows, in_features), after `epilogue` if given."""
+        return arithmetic().linear(x, self.weight, self.bias, epilogue)
 
 
 class TypedLinear(nn.Module):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import Ending, add_own_share, map_with_share
+from hpcgnn.autograd import Epilogue, add_own_share, map_with_share
 from hpcgnn.autograd.numerics import mixed
 from hpcgnn.operator import OperatorSize
 from hpcgnn.trace import TraceRecorder
@@ -38,7 +38,7 @@ def test_equals_its_formula_and_its_gradients(kept: list[int] | None) -> None:
 
     def ours(rows: Tensor, share: Tensor, bias: Tensor) -> Tensor:
         own = rows if kept is None else rows[kept]
-        return add_own_share(operator, rows, (share, own), bias, Ending(np.arange(len(own))))
+        return add_own_share(operator, rows, (share, own), bias, Epilogue(np.arange(len(own))))
 
     own = rows if kept is None else rows[kept]
     expected = (torch.from_numpy(operator._matrix) @ rows + share * own + bias).relu()
@@ -61,8 +61,8 @@ def test_maps_equal_their_formula(monkeypatch: pytest.MonkeyPatch, kept: list[in
     ]
     share, weight, bias = parameters
     expected = ((matrix @ x + share * own) @ weight.t() + bias).relu()
-    ending = Ending(np.arange(len(own)))
-    found = map_with_share(operator, x, (share, own), weight, bias, ending)
+    epilogue = Epilogue(np.arange(len(own)))
+    found = map_with_share(operator, x, (share, own), weight, bias, epilogue)
     torch.testing.assert_close(found, expected)
     wanted = torch.autograd.grad(expected.square().sum(), parameters)
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), parameters), wanted)

@@ -13,11 +13,16 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.aggregate import aggregate, applied
-from hpcgnn.autograd.ending import WIDENED, Ending
+from hpcgnn.autograd.epilogue import WIDENED, Epilogue
 from hpcgnn.autograd.linear.products import LateSum, Sum
 from hpcgnn.autograd.losses.mapped_rows import is_mapped_late
 from hpcgnn.autograd.numerics.mixed import like_rows, narrowed, row_chunks
-from hpcgnn.autograd.numerics.plain import arithmetic, before_end, ended, ends_apart
+from hpcgnn.autograd.numerics.plain import (
+    arithmetic,
+    before_epilogue,
+    has_epilogue_apart,
+    with_epilogue,
+)
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import (
     PROJECT_FIRST,
@@ -102,14 +107,14 @@ class _GraphLinear(torch.autograd.Function):
         ctx: Any,
         terms: tuple[_Aggregated, ...],
         bias: Tensor | None,
-        ending: Ending | None,
+        epilogue: Epilogue | None,
         x: Tensor,
         *tensors: Tensor,
     ) -> Tensor:
         num_own = (len(tensors) - len(terms)) // 2
         own = tensors[:num_own]
         weights = tuple(like_rows(weight, x) for weight in tensors[num_own:])
-        result, later = Sum(bias, ending), _Later()
+        result, later = Sum(bias, epilogue), _Later()
         trace = terms[0].operator.trace
 
         def map_own() -> None:
@@ -124,8 +129,8 @@ class _GraphLinear(torch.autograd.Function):
         ]
         later()
         inputs += own
-        ended, ending = result.ended(), None if ending is WIDENED else ending
-        ctx.terms, ctx.own_is_input, ctx.ending = terms, [rows is x for rows in own], ending
+        finished, epilogue = result.with_epilogue(), None if epilogue is WIDENED else epilogue
+        ctx.terms, ctx.own_is_input, ctx.epilogue = terms, [rows is x for rows in own], epilogue
         needs_rows = ctx.needs_input_grad[3 : 4 + num_own]
         orders = [term.order for term in terms]
         ctx.is_first = not any(needs_rows) and all(o.aggregate_first for o in orders)
@@ -137,13 +142,13 @@ class _GraphLinear(torch.autograd.Function):
             and getattr(x.grad_fn, "is_first", False)
             and not any(order.project_first for order in orders)
         )
-        ctx.save_for_backward(*weights, *inputs, *([] if ending is None else [ended]))
-        return ended
+        ctx.save_for_backward(*weights, *inputs, *([] if epilogue is None else [finished]))
+        return finished
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         saved = list(ctx.saved_tensors)
-        result = None if ctx.ending is None else saved.pop()
+        result = None if ctx.epilogue is None else saved.pop()
         num_weights, num_own = len(saved) // 2, len(ctx.own_is_input)
         weights, inputs = saved[:num_weights], saved[num_weights:]
         _, needs_bias, _, needs_input, *needs_own = ctx.needs_input_grad[: 4 + num_own]
@@ -157,9 +162,9 @@ class _GraphLinear(torch.autograd.Function):
         if ctx.is_first:
             with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
                 rows = upper, result
-                for_bias, *of_weights = _of_first_layer(rows, ctx.ending, inputs, bias=needs_bias)
+                for_bias, *of_weights = _of_first_layer(rows, ctx.epilogue, inputs, bias=needs_bias)
             return None, for_bias, None, None, *[None] * num_own, *of_weights
-        gradient, for_bias = before_end(upper, result, ctx.ending, bias=needs_bias)
+        gradient, for_bias = before_epilogue(upper, result, ctx.epilogue, bias=needs_bias)
         for_input = (LateSum() if ctx.leaves_products else Sum()) if needs_input else None
         factors: list[Tensor | None] = [
             gradient if term.order.aggregate_first else None for term in ctx.terms
@@ -210,7 +215,7 @@ class _GraphLinear(torch.autograd.Function):
 
 def _of_first_layer(
     rows: tuple[Tensor, Tensor | None],
-    ending: Ending | None,
+    epilogue: Epilogue | None,
     inputs: Sequence[Tensor],
     *,
     bias: bool,
@@ -218,7 +223,7 @@ def _of_first_layer(
     """Return the gradients of the bias and the weights where nothing else has one.
 
     `rows` are the gradient and the result of the layer. Rows of 16 bits are processed in chunks,
-    so that their gradient before the ending is never whole in memory.
+    so that their gradient before the epilogue is never whole in memory.
     """
     gradient, result = rows
     whole = arithmetic().sums_are_whole
@@ -226,7 +231,7 @@ def _of_first_layer(
     totals: list[Tensor | None] = []
     for chunk in chunks or [slice(None)]:
         part = None if result is None else result[chunk]
-        before, sums = before_end(gradient[chunk], part, ending, bias=bias)
+        before, sums = before_epilogue(gradient[chunk], part, epilogue, bias=bias)
         terms = [sums, *(arithmetic().contract(before, kept[chunk]) for kept in inputs)]
         if not totals:
             totals = terms
@@ -244,7 +249,7 @@ def graph_linear(
     *,
     own: Sequence[tuple[Tensor, Tensor]] = (),
     bias: Tensor | None = None,
-    ending: Ending | None = None,
+    epilogue: Epilogue | None = None,
 ) -> Tensor:
     """Return ``Σ_d A_d X W_dᵀ + Σ_i X_i V_iᵀ + b``, differentiable in all but A_d.
 
@@ -267,7 +272,7 @@ def graph_linear(
         X_i (result rows, any width), which may be `x`, and V_i.
     bias
         (out_width,); None leaves it out.
-    ending
+    epilogue
         Rectifier and dropout to apply to the sum; None: neither. With `WIDENED` the result is
         float32 for bfloat16 rows; inside `late_maps` it may be a `MappedRows`.
     """
@@ -281,12 +286,12 @@ def graph_linear(
             order = choose_order(size, in_width, out_width, needs_input_gradient=needs_input)
         terms.append(_Aggregated(operator, order))
     rows, maps = [x_i for x_i, _ in own], [weight for _, weight in own]
-    if ending is WIDENED and not own and len(terms) == 1 and is_mapped_late(x):
+    if epilogue is WIDENED and not own and len(terms) == 1 and is_mapped_late(x):
         (term,), (weight,) = terms, weights
         if term.order.aggregate_first and (term.order.project_first or not needs_input):
-            return arithmetic().linear(aggregate(term.operator, x), weight, bias, ending)
+            return arithmetic().linear(aggregate(term.operator, x), weight, bias, epilogue)
     tensors = x, *rows, *weights, *maps
-    if ends_apart(ending, x, *rows):
+    if has_epilogue_apart(epilogue, x, *rows):
         sums = _GraphLinear.apply(tuple(terms), None, None, *tensors)  # type: ignore[no-untyped-call]
-        return ended(sums, bias, ending)
-    return _GraphLinear.apply(tuple(terms), bias, ending, *tensors)  # type: ignore[no-untyped-call]
+        return with_epilogue(sums, bias, epilogue)
+    return _GraphLinear.apply(tuple(terms), bias, epilogue, *tensors)  # type: ignore[no-untyped-call]

@@ -7,18 +7,18 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 from typing_extensions import override
 
-from hpcgnn.autograd.ending import WIDENED, Ending, end_rows
+from hpcgnn.autograd.epilogue import WIDENED, Epilogue, apply_epilogue
 from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.autograd.numerics.plain import arithmetic
 
 
 class Sum:
-    """A sum of arrays and products in the memory of its first term, with a bias and an ending."""
+    """A sum of arrays and products in the memory of its first term, with a bias and an epilogue."""
 
-    def __init__(self, bias: Tensor | None = None, ending: Ending | None = None) -> None:
+    def __init__(self, bias: Tensor | None = None, epilogue: Epilogue | None = None) -> None:
         self.total: Tensor | None = None
-        self._wide = ending is WIDENED
-        self._bias, self._ending = bias, None if self._wide else ending
+        self._wide = epilogue is WIDENED
+        self._bias, self._epilogue = bias, None if self._wide else epilogue
 
     def add(self, fresh: Tensor) -> None:
         """Add an array that nobody else holds."""
@@ -33,17 +33,17 @@ class Sum:
             arithmetic().add_product(self.total, rows, matrix)
             return
         early = None
-        if self._ending is None:
-            # In a product the bias costs nothing; an ending also adds it without another pass.
+        if self._epilogue is None:
+            # In a product the bias costs nothing; an epilogue also adds it without another pass.
             early, self._bias = self._bias, None
         # The dtype of matrices is that of rows, but those of gradients may be wider.
         dtype = torch.float32 if self._wide and rows.dtype == torch.bfloat16 else matrix.dtype
         self.total = arithmetic().affine(rows, matrix, early, dtype=dtype)
 
-    def ended(self) -> Tensor:
-        """Return the whole sum, after its bias and its ending."""
+    def with_epilogue(self) -> Tensor:
+        """Return the whole sum, after its bias and its epilogue."""
         assert self.total is not None
-        end_rows(self.total, self._bias, self._ending)
+        apply_epilogue(self.total, self._bias, self._epilogue)
         return self.total
 
 

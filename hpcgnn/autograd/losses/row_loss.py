@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.ending import end_gradient
+from hpcgnn.autograd.epilogue import epilogue_gradient
 from hpcgnn.autograd.losses.mapped_rows import MappedRows
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import like_rows, multiply, narrowed, weight_gradient
@@ -87,7 +87,7 @@ class _OfMap(torch.autograd.Function):
             loss.write(chunk, logits.numpy(), losses[chunk].numpy(), logits.numpy())
             gradient = narrowed(logits, narrow.dtype, [narrow])
             for_weight += weight_gradient(gradient, part)
-            _, sums = end_gradient(gradient, None, None, of_bias=bias is not None)
+            _, sums = epilogue_gradient(gradient, None, None, of_bias=bias is not None)
             if for_bias is not None and sums is not None:
                 for_bias += sums
             if for_rows is not None:

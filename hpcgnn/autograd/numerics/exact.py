@@ -22,7 +22,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from hpcgnn import kernels
-from hpcgnn.autograd.ending import end_rows
+from hpcgnn.autograd.epilogue import apply_epilogue
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.plain import Arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -76,7 +76,7 @@ class ExactArithmetic(Arithmetic):
         # There are no rows of 16 bits.
         assert dtype in {None, rows.dtype}
         out = self.product(rows, matrix)
-        end_rows(out, bias, None)
+        apply_epilogue(out, bias, None)
         return out
 
     @override

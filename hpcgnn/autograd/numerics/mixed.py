@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn import kernels
-from hpcgnn.autograd.ending import end_rows
+from hpcgnn.autograd.epilogue import apply_epilogue
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.blas import bfloat16_is_fast
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -135,7 +135,7 @@ def multiply(rows: Tensor, matrix: Tensor, out: Tensor, bias: Tensor | None = No
         out.copy_(multiply(rows, matrix, memory_of(rows).empty(rows, out.shape)))
     else:
         torch.matmul(rows, matrix, out=out)
-    end_rows(out, bias, None)
+    apply_epilogue(out, bias, None)
     return out
 
 

@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpcgnn.autograd.ending import WIDENED, Ending, column_sums, end_gradient, end_rows
+from hpcgnn.autograd.epilogue import (
+    WIDENED,
+    Epilogue,
+    apply_epilogue,
+    column_sums,
+    epilogue_gradient,
+)
 from hpcgnn.autograd.losses.mapped_rows import MappedRows, is_mapped_late
 from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
 from hpcgnn.autograd.memory import memory_of
@@ -124,18 +130,18 @@ class Arithmetic:
         rows: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
-        ending: Ending | None = None,
+        epilogue: Epilogue | None = None,
     ) -> Tensor:
-        """Return ``rows weightᵀ + bias``, ended, differentiable in all three.
+        """Return ``rows weightᵀ + bias`` after its epilogue, differentiable in all three.
 
         The result is in reused memory. `WIDENED` inside `late_maps` it may be a `MappedRows`.
         """
-        if ending is WIDENED and not self.sums_are_whole and is_mapped_late(rows):
-            return MappedRows.of((rows, weight, bias), partial(self.linear, ending=WIDENED))
-        if ends_apart(ending, rows):
+        if epilogue is WIDENED and not self.sums_are_whole and is_mapped_late(rows):
+            return MappedRows.of((rows, weight, bias), partial(self.linear, epilogue=WIDENED))
+        if has_epilogue_apart(epilogue, rows):
             mapped = _Linear.apply(self, rows, weight, None, None)  # type: ignore[no-untyped-call]
-            return ended(mapped, bias, ending)
-        return _Linear.apply(self, rows, weight, bias, ending)  # type: ignore[no-untyped-call]
+            return with_epilogue(mapped, bias, epilogue)
+        return _Linear.apply(self, rows, weight, bias, epilogue)  # type: ignore[no-untyped-call]
 
     def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix``, differentiable in both."""
@@ -212,16 +218,16 @@ class _Linear(torch.autograd.Function):
         rows: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        ending: Ending | None,
+        epilogue: Epilogue | None,
     ) -> Tensor:
-        narrow, wide = like_rows(weight, rows), ending is WIDENED
-        ending = None if wide else ending
-        ctx.rule, ctx.ending = rule, ending
-        early = bias if ending is None else None
+        narrow, wide = like_rows(weight, rows), epilogue is WIDENED
+        epilogue = None if wide else epilogue
+        ctx.rule, ctx.epilogue = rule, epilogue
+        early = bias if epilogue is None else None
         result = rule.affine(rows, narrow.t(), early, dtype=weight.dtype if wide else None)
-        if ending is not None:
-            end_rows(result, bias, ending)
-        ctx.save_for_backward(rows, narrow, None if ending is None else result)
+        if epilogue is not None:
+            apply_epilogue(result, bias, epilogue)
+        ctx.save_for_backward(rows, narrow, None if epilogue is None else result)
         return result
 
     @staticmethod
@@ -229,7 +235,7 @@ class _Linear(torch.autograd.Function):
         (rows, narrow, result), rule = ctx.saved_tensors, ctx.rule
         _, for_rows, for_weight, for_bias, _ = ctx.needs_input_grad
         upper = narrowed(gradients[0].contiguous(), narrow.dtype, [narrow])
-        gradient, sums = before_end(upper, result, ctx.ending, bias=for_bias)
+        gradient, sums = before_epilogue(upper, result, ctx.epilogue, bias=for_bias)
         return (
             None,
             rule.affine(gradient, narrow, dtype=narrow.dtype) if for_rows else None,
@@ -248,45 +254,46 @@ def arithmetic() -> Arithmetic:
     return _arithmetic.get() or _FASTEST
 
 
-class _Ended(torch.autograd.Function):
+class _WithEpilogue(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, bias: Tensor | None, ending: Ending) -> Tensor:
-        end_rows(rows, bias, ending)
+    def forward(ctx: Any, rows: Tensor, bias: Tensor | None, epilogue: Epilogue) -> Tensor:
+        apply_epilogue(rows, bias, epilogue)
         ctx.mark_dirty(rows)
-        ctx.ending = ending
+        ctx.epilogue = epilogue
         ctx.save_for_backward(rows)
         return rows
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (result,) = ctx.saved_tensors
-        return *before_end(gradients[0], result, ctx.ending, bias=ctx.needs_input_grad[1]), None
+        needs_bias = ctx.needs_input_grad[1]
+        return *before_epilogue(gradients[0], result, ctx.epilogue, bias=needs_bias), None
 
 
-def ended(rows: Tensor, bias: Tensor | None, ending: Ending) -> Tensor:
-    """Return rows (any, width) plus the bias (width,), ended, in the memory of `rows`.
+def with_epilogue(rows: Tensor, bias: Tensor | None, epilogue: Epilogue) -> Tensor:
+    """Return rows (any, width) plus the bias (width,) after its epilogue, in the memory of `rows`.
 
-    No other function may have saved `rows`. As a function of its own rather than the end of a
+    No other function may have saved `rows`. As a function of its own rather than the last step of a
     layer, its backward pass lets go of the result and its gradient before that of the layer begins.
     """
-    return _Ended.apply(rows, bias, ending)  # type: ignore[no-untyped-call]
+    return _WithEpilogue.apply(rows, bias, epilogue)  # type: ignore[no-untyped-call]
 
 
-def ends_apart(ending: Ending | None, *inputs: Tensor) -> TypeGuard[Ending]:
-    """Return whether `ended` should follow a layer: gradients of its inputs need the memory."""
-    rectifies = ending is not None and ending is not WIDENED
+def has_epilogue_apart(epilogue: Epilogue | None, *inputs: Tensor) -> TypeGuard[Epilogue]:
+    """Return whether `with_epilogue` should follow: gradients of a layer's inputs need memory."""
+    rectifies = epilogue is not None and epilogue is not WIDENED
     return rectifies and any(rows.requires_grad for rows in inputs)
 
 
-def before_end(
-    gradient: Tensor, result: Tensor | None, ending: Ending | None, *, bias: bool
+def before_epilogue(
+    gradient: Tensor, result: Tensor | None, epilogue: Epilogue | None, *, bias: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gradient of rows before they were ended, and that of the bias if it is asked for.
+    """Return the gradient of rows before their epilogue, and that of the bias if it is asked for.
 
-    `gradient` (rows, width) is that of the result, which is None without `ending`.
+    `gradient` (rows, width) is that of the result, which is None without `epilogue`.
     """
-    whole = arithmetic().sums_are_whole
-    before, sums = end_gradient(gradient.contiguous(), result, ending, of_bias=bias and not whole)
+    whole, gradient = arithmetic().sums_are_whole, gradient.contiguous()
+    before, sums = epilogue_gradient(gradient, result, epilogue, of_bias=bias and not whole)
     return before, arithmetic().total(before) if bias and whole else sums
 
 

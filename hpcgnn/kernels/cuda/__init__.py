@@ -17,7 +17,7 @@ from hpcgnn.kernels.cuda.attention import (
     attention_scores,
 )
 from hpcgnn.kernels.cuda.device import GpuUnavailableError, require_gpu
-from hpcgnn.kernels.cuda.ending import dropout_rows, finish_rows, finish_rows_gradient
+from hpcgnn.kernels.cuda.epilogue import dropout_rows, finish_rows, finish_rows_gradient
 from hpcgnn.kernels.cuda.groups import (
     ATTENTION_GROUP_SIZE,
     DeviceGroups,

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_array, storage_of
-from hpcgnn.kernels.cuda.ending import drop_threshold
+from hpcgnn.kernels.cuda.epilogue import drop_threshold
 from hpcgnn.kernels.cuda.groups import ATTENTION_GROUP_SIZE, DeviceGroups
 from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
 from hpcgnn.kernels.operands import (

@@ -52,7 +52,7 @@ HPCGNN_DEVICE void scatter_add(const RowsArguments& a) {
 }
 
 /// The end of a layer: out = drop(rectify(x + bias)), rounded once.
-struct EndingArguments {
+struct EpilogueArguments {
   const void* x;
   const void* bias;      ///< (width,) accumulator type; null = none
   const int64* row_ids;  ///< null = no dropout
@@ -68,7 +68,7 @@ struct EndingArguments {
 
 /// One random word is used for two neighbouring elements of a row, as on the CPU; V is 1 or 2.
 template <class X, int V>
-HPCGNN_DEVICE void finish(const EndingArguments& a) {
+HPCGNN_DEVICE void finish(const EpilogueArguments& a) {
   using T = Accumulator<X>;
   const Tile tile = make_tile(a.lanes);
   const T* const bias = static_cast<const T*>(a.bias);
@@ -97,7 +97,7 @@ HPCGNN_DEVICE void finish(const EndingArguments& a) {
 }
 
 /// Its adjoint: out = scale * gradient where the result is positive, else 0; and sums of columns.
-struct EndingGradientArguments {
+struct EpilogueGradientArguments {
   const void* gradient;
   const void* result;  ///< null = all of it counts as positive
   void* out;           ///< may be gradient; null = only the sums
@@ -113,7 +113,7 @@ struct EndingGradientArguments {
 constexpr int kRowsAhead = 4;
 
 template <class X, int V>
-HPCGNN_DEVICE void finish_gradient(const EndingGradientArguments& a) {
+HPCGNN_DEVICE void finish_gradient(const EpilogueGradientArguments& a) {
   using T = Accumulator<X>;
   const Tile tile = make_tile(a.lanes);
   const T scale = static_cast<T>(a.scale);
@@ -201,9 +201,9 @@ HPCGNN_SCATTER(bf16, BFloat16, 4)
 HPCGNN_SCATTER(bf16, BFloat16, 1)
 HPCGNN_SCATTER(f16, Float16, 4)
 HPCGNN_SCATTER(f16, Float16, 1)
-#define HPCGNN_ENDING(x, X, v) HPCGNN_KERNEL(finish_##x##_v##v, EndingArguments, finish<X, v>)
+#define HPCGNN_ENDING(x, X, v) HPCGNN_KERNEL(finish_##x##_v##v, EpilogueArguments, finish<X, v>)
 #define HPCGNN_ENDING_GRADIENT(x, X, v) \
-  HPCGNN_KERNEL(finish_gradient_##x##_v##v, EndingGradientArguments, finish_gradient<X, v>)
+  HPCGNN_KERNEL(finish_gradient_##x##_v##v, EpilogueGradientArguments, finish_gradient<X, v>)
 HPCGNN_ENDING(f32, float, 2)
 HPCGNN_ENDING(f32, float, 1)
 HPCGNN_ENDING(f64, double, 2)

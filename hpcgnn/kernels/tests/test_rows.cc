@@ -97,23 +97,23 @@ void test_dropout(int threads, Isa isa) {
   std::vector<float> narrow(ones.size());
   std::vector<std::int64_t> ids(kRows);
   std::iota(ids.begin(), ids.end(), std::int64_t{1} << 40);
-  EndingArguments ending{.source = ones.data(),
-                         .bias = nullptr,
-                         .row_ids = ids.data(),
-                         .out = out.data(),
-                         .num_rows = kRows,
-                         .width = kWidth,
-                         .key = 7,
-                         .p = 0.25,
-                         .rectify = false,
-                         .storage = Storage::kFloat64,
-                         .num_threads = threads,
-                         .isa = isa};
-  finish_rows(ending);
-  ending.source = narrow_ones.data();
-  ending.out = narrow.data();
-  ending.storage = Storage::kFloat32;
-  finish_rows(ending);
+  EpilogueArguments epilogue{.source = ones.data(),
+                             .bias = nullptr,
+                             .row_ids = ids.data(),
+                             .out = out.data(),
+                             .num_rows = kRows,
+                             .width = kWidth,
+                             .key = 7,
+                             .p = 0.25,
+                             .rectify = false,
+                             .storage = Storage::kFloat64,
+                             .num_threads = threads,
+                             .isa = isa};
+  finish_rows(epilogue);
+  epilogue.source = narrow_ones.data();
+  epilogue.out = narrow.data();
+  epilogue.storage = Storage::kFloat32;
+  finish_rows(epilogue);
   std::int64_t kept = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
     check((out[i] == 0) == (narrow[i] == 0), "one mask for both precisions");

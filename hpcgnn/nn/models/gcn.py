@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import Ending, graph_linear
+from hpcgnn.autograd import Epilogue, graph_linear
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView
@@ -21,10 +21,10 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(self.linear.weight.new_zeros(out_width))
 
     @collective
-    def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
+    def forward(self, view: LayerView, x: Tensor, epilogue: Epilogue | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operator = view.operators[Aggregation.SYMMETRIC]
-        return graph_linear([operator], x, [self.linear.weight], bias=self.bias, ending=ending)
+        return graph_linear([operator], x, [self.linear.weight], bias=self.bias, epilogue=epilogue)
 
 
 class GCN(LayeredModel):
@@ -32,7 +32,7 @@ class GCN(LayeredModel):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
-    aggregates_features = ends_layers = takes_sparse = True
+    aggregates_features = fuses_epilogue = takes_sparse = True
     shift = "bias"
 
     @override

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import (
-    Ending,
+    Epilogue,
     SparseFeatures,
     add_own_share,
     arithmetic,
@@ -51,26 +51,26 @@ class GINLayer(nn.Module):
         return not order.aggregate_first
 
     @collective
-    def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
+    def forward(self, view: LayerView, x: Tensor, epilogue: Epilogue | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        share, bias, rectified = 1 + self.epsilon, self.first.bias, Ending(view.node_ids)
+        share, bias, rectified = 1 + self.epsilon, self.first.bias, Epilogue(view.node_ids)
         of_neighbours = view.operators[Aggregation.SUM_IN]
         if self._maps_first(of_neighbours, x):
             rows = arithmetic().linear(x, self.first.weight)
             own = share, view.own(rows)
-            return self.second(add_own_share(of_neighbours, rows, own, bias, rectified), ending)
+            return self.second(add_own_share(of_neighbours, rows, own, bias, rectified), epilogue)
         if self.reversed is None and not x.requires_grad:
             own, weight = (share, view.own(x)), self.first.weight
             inner = map_with_share(of_neighbours, x, own, weight, bias, rectified)
-            return self.second(inner, ending)
+            return self.second(inner, epilogue)
         operators, weights = [of_neighbours], [self.first.weight]
         if self.reversed is not None:
             operators.append(view.operators[Aggregation.SUM_OUT])
             weights.append(self.reversed.weight)
         mixed = arithmetic().combine(share[None, None], self.first.weight[None])[0]
         roots = [(view.own(x), mixed)]
-        inner = graph_linear(operators, x, weights, own=roots, bias=bias, ending=rectified)
-        return self.second(inner, ending)
+        inner = graph_linear(operators, x, weights, own=roots, bias=bias, epilogue=rectified)
+        return self.second(inner, epilogue)
 
 
 class GIN(LayeredModel):
@@ -78,7 +78,7 @@ class GIN(LayeredModel):
 
     aggregations = _DIRECTIONS
     lacks = NOTHING
-    aggregates_features = ends_layers = takes_sparse = True
+    aggregates_features = fuses_epilogue = takes_sparse = True
     maps_own_rows = True
     shift = "second.bias"
 

@@ -8,7 +8,7 @@ plan.
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import Ending, graph_linear
+from hpcgnn.autograd import Epilogue, graph_linear
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import LayerView
@@ -42,7 +42,7 @@ class SAGELayer(nn.Module):
             nn.init.xavier_uniform_(weight)
 
     @collective
-    def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
+    def forward(self, view: LayerView, x: Tensor, epilogue: Epilogue | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operators = [view.operators[direction] for direction in _DIRECTIONS[: len(self.neighbours)]]
         own = [(view.own(x), self.own.weight)]
@@ -51,7 +51,7 @@ class SAGELayer(nn.Module):
             assert means is not None
             own.append((means.to(x.dtype), self.edges.weight))
         return graph_linear(
-            operators, x, list(self.neighbours), own=own, bias=self.own.bias, ending=ending
+            operators, x, list(self.neighbours), own=own, bias=self.own.bias, epilogue=epilogue
         )
 
 
@@ -61,7 +61,7 @@ class GraphSAGE(LayeredModel):
     aggregations = _DIRECTIONS
     lacks = NOTHING
     options = LayeredModel.options | {"edge_features"}
-    aggregates_features = ends_layers = takes_sparse = True
+    aggregates_features = fuses_epilogue = takes_sparse = True
     maps_own_rows = True
     shift = "own.bias"
 

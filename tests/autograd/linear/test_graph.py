@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import WIDENED, Ending, graph_linear
+from hpcgnn.autograd import WIDENED, Epilogue, graph_linear
 from hpcgnn.autograd.numerics import mixed
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.kernels import reuse, reused_memory
@@ -107,7 +107,9 @@ def test_logits_of_16_bit_rows_are_float32(
         x = full.detach()[mine].bfloat16().requires_grad_()
         copies = [each.detach().float().requires_grad_() for each in known[1:]]
         roots = [(x, copies[1])] if own else []
-        result = graph_linear([operator], x, copies[:1], own=roots, bias=copies[-1], ending=WIDENED)
+        result = graph_linear(
+            [operator], x, copies[:1], own=roots, bias=copies[-1], epilogue=WIDENED
+        )
         assert result.dtype == torch.float32
         (result * mixing[mine].float()).sum().backward()
     near = {"rtol": 2**-6, "atol": 2**-7 * float(expected.detach().abs().max())}
@@ -202,7 +204,7 @@ def test_a_first_layer_in_pieces(
             weights[:1],
             own=[(x, weights[1])] if own else [],
             bias=bias,
-            ending=Ending(np.arange(44)),
+            epilogue=Epilogue(np.arange(44)),
         )
         (result * mixing).sum().backward()
     for each, wanted in zip((*weights, bias), exact, strict=True):
@@ -236,12 +238,12 @@ def test_gradients_and_results_are_freed_before_the_layer_below_needs_memory() -
     width, num_rows = 64, 1 << 12
     recorder = _Recorder(num_rows, 8 * width)
     x = torch.ones(num_rows, width, dtype=torch.float64).requires_grad_()
-    ending = Ending(np.arange(num_rows))
+    epilogue = Epilogue(np.arange(num_rows))
     with reused_memory():
         rows = x
         for _ in range(3):
             weight = torch.eye(width, dtype=torch.float64)
-            rows = graph_linear([recorder], rows, [weight], ending=ending)
+            rows = graph_linear([recorder], rows, [weight], epilogue=epilogue)
         loss = rows.sum()
         del rows
         loss.backward()

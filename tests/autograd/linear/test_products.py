@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import Ending, graph_linear
+from hpcgnn.autograd import Epilogue, graph_linear
 from hpcgnn.autograd.linear import graph
 from hpcgnn.autograd.linear.products import LateSum, RowProducts, Sum
 from hpcgnn.autograd.numerics import mixed
@@ -36,9 +36,9 @@ def _gradients(
         schedule = Schedule(sequential=True)
         exchange = make_exchange("aware", grid, part, trace, schedule=schedule)
         operator = DistributedSpMM(grid, part, exchange, trace)
-        x, ending = features[mine].to(dtype), Ending(np.arange(44)[mine])
+        x, epilogue = features[mine].to(dtype), Epilogue(np.arange(44)[mine])
         hidden = graph_linear(
-            [operator], x, weights[:1], own=[(x, weights[1])], bias=weights[2], ending=ending
+            [operator], x, weights[:1], own=[(x, weights[1])], bias=weights[2], epilogue=epilogue
         )
         hidden.register_hook(lambda gradient: seen.append(type(gradient)))
         own = [(hidden, weights[4])]

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "pattern/pattern.h"
-#include "rows/ending.h"
+#include "rows/epilogue.h"
 #include "rows/losses.h"
 #include "rows/quantised.h"
 #include "rows/rows.h"
@@ -105,18 +105,18 @@ void py_finish_rows(const AnyMatrix& x, std::optional<AnyVector> bias,
                     OutMatrix& out, int threads, const std::string& half, const std::string& isa) {
   std::optional<OutMatrix> result(out);
   const Storage storage = storage_of(x.dtype(), half);
-  const EndingArguments arguments{.source = x.data(),
-                                  .bias = by_column("bias", bias, x, storage),
-                                  .row_ids = row_ids ? row_ids->data() : nullptr,
-                                  .out = matching("out", result, x),
-                                  .num_rows = extent(x, 0),
-                                  .width = extent(x, 1),
-                                  .key = key.bits,
-                                  .p = p,
-                                  .rectify = rectify,
-                                  .storage = storage,
-                                  .num_threads = threads,
-                                  .isa = parse_isa(isa)};
+  const EpilogueArguments arguments{.source = x.data(),
+                                    .bias = by_column("bias", bias, x, storage),
+                                    .row_ids = row_ids ? row_ids->data() : nullptr,
+                                    .out = matching("out", result, x),
+                                    .num_rows = extent(x, 0),
+                                    .width = extent(x, 1),
+                                    .key = key.bits,
+                                    .p = p,
+                                    .rectify = rectify,
+                                    .storage = storage,
+                                    .num_threads = threads,
+                                    .isa = parse_isa(isa)};
   require(!row_ids || extent(*row_ids, 0) == arguments.num_rows,
           "row_ids must have one entry for each row of x");
   require(p >= 0.0 && p <= 1.0, "p must be in [0, 1]");
@@ -129,16 +129,16 @@ void py_finish_rows_gradient(const AnyMatrix& gradient, std::optional<AnyMatrix>
                              std::optional<OutVector> sums, int threads, const std::string& half,
                              const std::string& isa) {
   const Storage storage = storage_of(gradient.dtype(), half);
-  const EndingGradient arguments{.gradient = gradient.data(),
-                                 .result = matching("result", result, gradient),
-                                 .out = matching("out", out, gradient),
-                                 .sums = by_column("sums", sums, gradient, storage),
-                                 .num_rows = extent(gradient, 0),
-                                 .width = extent(gradient, 1),
-                                 .scale = scale,
-                                 .storage = storage,
-                                 .num_threads = threads,
-                                 .isa = parse_isa(isa)};
+  const EpilogueGradient arguments{.gradient = gradient.data(),
+                                   .result = matching("result", result, gradient),
+                                   .out = matching("out", out, gradient),
+                                   .sums = by_column("sums", sums, gradient, storage),
+                                   .num_rows = extent(gradient, 0),
+                                   .width = extent(gradient, 1),
+                                   .scale = scale,
+                                   .storage = storage,
+                                   .num_threads = threads,
+                                   .isa = parse_isa(isa)};
   nb::gil_scoped_release unlocked;
   finish_rows_gradient(arguments);
 }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "rows/ending.h"
+#include "rows/epilogue.h"
 #include "rows/losses.h"
 #include "rows/quantised.h"
 #include "types.h"
@@ -24,7 +24,7 @@ struct RowsTable {
   using Kernel = void (*)(const RowsProblem&, std::int64_t first, std::int64_t last);
   Kernel convert[kNumStorages][kNumStorages];      ///< rows [first, last) of out
   Kernel scatter_add[kNumStorages][kNumStorages];  ///< additions to rows [first, last) of out
-  EndingTable ending;
+  EpilogueTable epilogue;
   QuantisedTable quantised;
   SigmoidLossTable sigmoid_loss;
   SoftmaxLossTable softmax_loss;

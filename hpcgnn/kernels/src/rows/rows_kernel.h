@@ -2,7 +2,7 @@
 /// set.
 #pragma once
 
-#include "rows/ending_kernel.h"
+#include "rows/epilogue_kernel.h"
 #include "rows/quantised_kernel.h"
 #include "rows/rows.h"
 #include "rows/sigmoid_loss_kernel.h"
@@ -65,7 +65,7 @@ constexpr RowsTable make_table() {
     table.scatter_add[from][to] = RowKernels<V, S, Out>::scatter_add;
   };
   for_storage_pairs<F32, F64>(set);
-  table.ending = make_ending_table<F32, F64>();
+  table.epilogue = make_epilogue_table<F32, F64>();
   table.quantised = make_quantised_table<F32>();
   set_losses<SigmoidLossKernels, F32, F64>(table.sigmoid_loss);
   set_losses<SoftmaxLossKernels, F32, F64>(table.softmax_loss);

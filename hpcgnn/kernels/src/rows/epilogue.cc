@@ -1,4 +1,4 @@
-#include "rows/ending.h"
+#include "rows/epilogue.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kEndingElements = 1 << 16;
+constexpr std::int64_t kEpilogueElements = 1 << 16;
 
 template <class Sum>
 void add_up(const std::vector<std::byte>& parts, std::int64_t num_parts, std::int64_t width,
@@ -25,20 +25,20 @@ void add_up(const std::vector<std::byte>& parts, std::int64_t num_parts, std::in
 
 }  // namespace
 
-void finish_rows(const EndingArguments& a) {
-  const auto kernel = table_of<RowsTable>(a.isa).ending.finish[static_cast<int>(a.storage)];
+void finish_rows(const EpilogueArguments& a) {
+  const auto kernel = table_of<RowsTable>(a.isa).epilogue.finish[static_cast<int>(a.storage)];
   const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
-  const std::int64_t chunk = rows_of_chunk(kEndingElements, a.width);
+  const std::int64_t chunk = rows_of_chunk(kEpilogueElements, a.width);
   parallel_tasks(threads, (a.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
     kernel(a, task * chunk, std::min(a.num_rows, (task + 1) * chunk));
   });
 }
 
-void finish_rows_gradient(const EndingGradient& a) {
-  const auto kernel = table_of<RowsTable>(a.isa).ending.gradient[static_cast<int>(a.storage)];
+void finish_rows_gradient(const EpilogueGradient& a) {
+  const auto kernel = table_of<RowsTable>(a.isa).epilogue.gradient[static_cast<int>(a.storage)];
   const Storage sum_storage = accumulator_of(a.storage);
   const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
-  const std::int64_t chunk = rows_of_chunk(kEndingElements, a.width);
+  const std::int64_t chunk = rows_of_chunk(kEpilogueElements, a.width);
   const std::int64_t num_chunks = (a.num_rows + chunk - 1) / chunk;
   const std::int64_t row_bytes = a.width * storage_bytes(sum_storage);
   std::vector<std::byte> parts(

@@ -31,7 +31,7 @@ def finish_rows(
     Raises `TypeError` for a wrong dtype or an array that is not C-contiguous, and `ValueError` for
     mismatched shapes, and p or key out of range.
     """
-    kind = _ending_kind(x, half)
+    kind = _epilogue_kind(x, half)
     _require_like("out", out, x)
     if bias is not None:
         _require_row("bias", bias, x)
@@ -73,7 +73,7 @@ def finish_rows_gradient(
     The arguments are those of `hpcgnn.kernels.finish_rows_gradient`, with CuPy arrays. The order of
     the sums differs from the CPU's, but is always the same. Runs on CuPy's current stream.
     """
-    kind = _ending_kind(gradient, half)
+    kind = _epilogue_kind(gradient, half)
     for name, array in (("result", result), ("out", out)):
         if array is not None:
             _require_like(name, array, gradient)
@@ -126,7 +126,7 @@ def drop_threshold(p: float) -> int:
     return int(math.ldexp(p, 32) + 0.5)
 
 
-def _ending_kind(x: DeviceArray, half: WireFormat) -> str:
+def _epilogue_kind(x: DeviceArray, half: WireFormat) -> str:
     require_array("rows", x, 2, DENSE)
     kind = storage_of(x, half)
     if kind == "float16":

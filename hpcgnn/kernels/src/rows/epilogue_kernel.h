@@ -2,13 +2,13 @@
 #pragma once
 
 #include "random_bits.h"
-#include "rows/ending.h"
+#include "rows/epilogue.h"
 #include "simd/storages.h"
 
 namespace hpcgnn::kernels {
 
 template <class V, class S>
-struct EndingKernels {
+struct EpilogueKernels {
   using Scalar = typename V::Scalar;
   using Reg = typename V::Reg;
 
@@ -33,14 +33,14 @@ struct EndingKernels {
     return V::load(chosen);
   }
 
-  static void finish(const EndingArguments& a, std::int64_t first, std::int64_t last) {
+  static void finish(const EpilogueArguments& a, std::int64_t first, std::int64_t last) {
     if (a.row_ids == nullptr && a.width > 0 && a.width <= kRepeated)
       finish_across(a, first * a.width, last * a.width);
     else
       finish_each(a, first, last);
   }
 
-  static void finish_each(const EndingArguments& a, std::int64_t first, std::int64_t last) {
+  static void finish_each(const EpilogueArguments& a, std::int64_t first, std::int64_t last) {
     const Scalar* const bias = static_cast<const Scalar*>(a.bias);
     const std::uint64_t threshold = drop_threshold(a.p);
     const Scalar scale = a.p < 1.0 ? static_cast<Scalar>(1.0 / (1.0 - a.p)) : Scalar(0);
@@ -72,7 +72,7 @@ struct EndingKernels {
 
   /// Elements [first, last) without dropout, across the ends of rows: the partial store that ends a
   /// row would delay the load of the next, and short rows are loops of one or two rounds.
-  static void finish_across(const EndingArguments& a, std::int64_t first, std::int64_t last) {
+  static void finish_across(const EpilogueArguments& a, std::int64_t first, std::int64_t last) {
     const Scalar* const bias = static_cast<const Scalar*>(a.bias);
     const S* const source = static_cast<const S*>(a.source);
     S* const out = static_cast<S*>(a.out);
@@ -96,7 +96,7 @@ struct EndingKernels {
     }
   }
 
-  static void gradient(const EndingGradient& a, std::int64_t first, std::int64_t last,
+  static void gradient(const EpilogueGradient& a, std::int64_t first, std::int64_t last,
                        void* sums_of_rows) {
     const Reg scale = V::broadcast(static_cast<Scalar>(a.scale));
     Scalar* const sums = static_cast<Scalar*>(sums_of_rows);
@@ -120,7 +120,7 @@ struct EndingKernels {
 
   /// Some columns of some rows, from `column` on.
   struct Columns {
-    const EndingGradient& a;
+    const EpilogueGradient& a;
     std::int64_t first, last, column;
     Reg scale;
     Scalar* sums;
@@ -162,11 +162,11 @@ struct EndingKernels {
 };
 
 template <class F32, class F64>
-constexpr EndingTable make_ending_table() {
-  EndingTable table{};
+constexpr EpilogueTable make_epilogue_table() {
+  EpilogueTable table{};
   const auto set = [&]<class V, class S>(Storage storage) {
-    table.finish[static_cast<int>(storage)] = EndingKernels<V, S>::finish;
-    table.gradient[static_cast<int>(storage)] = EndingKernels<V, S>::gradient;
+    table.finish[static_cast<int>(storage)] = EpilogueKernels<V, S>::finish;
+    table.gradient[static_cast<int>(storage)] = EpilogueKernels<V, S>::gradient;
   };
   for_storages<F32, F64>(set);
   return table;

@@ -13,7 +13,7 @@ namespace hpcgnn::kernels {
 /// (i, c) is dropped depends on (key, row_ids[i], c) alone: the same at any number of ranks and
 /// threads, in every format, and in the backward pass. The random bits are the outputs of
 /// SplitMix64 streams, one for each row, with 32 bits for each element.
-struct EndingArguments {
+struct EpilogueArguments {
   const void* source;           ///< num_rows by width
   const void* bias;             ///< accumulator type; null = none
   const std::int64_t* row_ids;  ///< null = no dropout
@@ -30,8 +30,8 @@ struct EndingArguments {
 
 /// out[i, c] = result[i, c] > 0 ? scale * gradient[i, c] : 0, and the sums of its columns.
 ///
-/// The adjoint of an ending that rectifies: elements that dropout zeroed are not positive.
-struct EndingGradient {
+/// The adjoint of an epilogue that rectifies: elements that dropout zeroed are not positive.
+struct EpilogueGradient {
   const void* gradient;
   const void* result;  ///< null = out is scale * gradient
   void* out;           ///< of the type of both, and may be either; null = only the sums
@@ -44,17 +44,17 @@ struct EndingGradient {
   Isa isa;
 };
 
-/// See EndingArguments.
-void finish_rows(const EndingArguments& arguments);
+/// See EpilogueArguments.
+void finish_rows(const EpilogueArguments& arguments);
 
-/// See EndingGradient. Sums are of fixed chunks of rows, added up in order: they do not depend on
+/// See EpilogueGradient. Sums are of fixed chunks of rows, added up in order: they do not depend on
 /// the number of threads.
-void finish_rows_gradient(const EndingGradient& arguments);
+void finish_rows_gradient(const EpilogueGradient& arguments);
 
 /// Kernels by storage type, for rows [first, last); `sums` has room for one row.
-struct EndingTable {
-  void (*finish[kNumStorages])(const EndingArguments&, std::int64_t first, std::int64_t last);
-  void (*gradient[kNumStorages])(const EndingGradient&, std::int64_t first, std::int64_t last,
+struct EpilogueTable {
+  void (*finish[kNumStorages])(const EpilogueArguments&, std::int64_t first, std::int64_t last);
+  void (*gradient[kNumStorages])(const EpilogueGradient&, std::int64_t first, std::int64_t last,
                                  void* sums);
 };
 

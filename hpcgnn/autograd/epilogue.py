@@ -1,4 +1,4 @@
-"""How a layer ends: a bias, and between layers a rectifier and dropout, in one pass over the rows.
+"""The epilogue of a layer: a bias, and between layers a rectifier and dropout, in one pass.
 
 The result alone waits for the backward pass: what is not positive there was rectified or dropped.
 """
@@ -15,7 +15,7 @@ from hpcgnn.typing import GlobalIndices
 
 
 @dataclass(frozen=True, eq=False)
-class Ending:
+class Epilogue:
     """A rectifier, and `dropout` for what reads the rows next; without a key none is dropped.
 
     `WIDENED` ends a model instead.
@@ -36,25 +36,25 @@ class Ending:
         return 1 / (1 - self.p) if self.drops else 1.0
 
 
-WIDENED = Ending(np.empty(0, np.int64))
+WIDENED = Epilogue(np.empty(0, np.int64))
 """No rectifier and no dropout: rows of 16 bits only have results in float32."""
 
 
-def end_rows(rows: Tensor, bias: Tensor | None, ending: Ending | None) -> None:
-    """Add the bias (width,), in the dtype of weights, to the rows and end them, in place.
+def apply_epilogue(rows: Tensor, bias: Tensor | None, epilogue: Epilogue | None) -> None:
+    """Add the bias (width,), in the dtype of weights, and apply the epilogue, in place.
 
     Rows (rows, width) are contiguous, without history.
     """
     # Who makes the rows widens them: here it would rectify.
-    assert ending is not WIDENED
-    if bias is None and ending is None:
+    assert epilogue is not WIDENED
+    if bias is None and epilogue is None:
         return
     memory, draw = memory_of(rows), None
-    if ending is not None and ending.key is not None and ending.drops:
-        draw = ending.node_ids, ending.key.word(), ending.p
+    if epilogue is not None and epilogue.key is not None and epilogue.drops:
+        draw = epilogue.node_ids, epilogue.key.word(), epilogue.p
     with memory.ordered():
         added = None if bias is None else memory.array(bias.contiguous())
-        array, rectify = memory.array(rows), ending is not None
+        array, rectify = memory.array(rows), epilogue is not None
         memory.kernels.finish_rows(array, array, bias=added, rectify=rectify, draw=draw)
 
 
@@ -69,18 +69,18 @@ def column_sums(rows: Tensor) -> Tensor:
     return sums
 
 
-def end_gradient(
-    gradient: Tensor, result: Tensor | None, ending: Ending | None, *, of_bias: bool
+def epilogue_gradient(
+    gradient: Tensor, result: Tensor | None, epilogue: Epilogue | None, *, of_bias: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gradient of rows before `end_rows`, and that of the bias where it is asked for.
+    """Return the gradient of rows before `apply_epilogue`, and that of the bias if asked for.
 
-    `gradient` (rows, width) is contiguous, of the result, which is None without `ending`.
+    `gradient` (rows, width) is contiguous, of the result, which is None without `epilogue`.
     """
-    if ending is None and not of_bias:
+    if epilogue is None and not of_bias:
         return gradient, None
     memory, kind = memory_of(gradient), gradient.dtype
     found = sums = None
-    if ending is not None:
+    if epilogue is not None:
         found = memory.empty(gradient, gradient.shape)
     if of_bias:
         wide = torch.float32 if kind == torch.bfloat16 else kind
@@ -89,7 +89,7 @@ def end_gradient(
         memory.kernels.finish_rows_gradient(
             memory.array(gradient),
             result=None if result is None else memory.array(result),
-            scale=1.0 if ending is None else ending.scale,
+            scale=1.0 if epilogue is None else epilogue.scale,
             out=None if found is None else memory.array(found),
             sums=None if sums is None else memory.array(sums),
         )
