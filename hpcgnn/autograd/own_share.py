@@ -102,8 +102,8 @@ def map_with_share(
 ) -> Tensor:
     """Return ``(A X + s X₀) Wᵀ + b`` after its epilogue, differentiable in s, W and b.
 
-    The result is (result rows, out). Collective. `x` (input rows, width) are features, which need no
-    gradient. `own` are the scalar s and X₀, (result rows, width); `weight` is (out, width) and
+    The result is (result rows, out). Collective. `x` (input rows, width) are features, which need
+    no gradient. `own` are the scalar s and X₀, (result rows, width); `weight` is (out, width) and
     `bias` (out,).
     """
     share, own_rows = own
