@@ -45,7 +45,7 @@ class VortexStreets:
     def fields(self) -> FieldSteps:
         """Return the steps of all flows; each rank simulates some, with one in memory at a time."""
         times = FLOW_INTERVAL * np.arange(self.num_steps)
-        return FieldSteps.of_equal(_FIELDS, len(self.reynolds), times, self._steps)
+        return FieldSteps(_FIELDS, len(self.reynolds), times, self._steps)
 
     def _steps(self, ranks: RankGroup) -> Iterator[tuple[int, Mapping[str, FloatArray]]]:
         none = np.empty((self.num_steps, 0, 3), np.float32)

@@ -220,7 +220,7 @@ class CoolingBoxes:
     def fields(self) -> streamed.FieldSteps:
         """Return the steps of all boxes, temperatures T in kelvin."""
         times = HEAT_INTERVAL * np.arange(self.num_steps)
-        return streamed.FieldSteps.of_equal((_INFO,), self.num_trajectories, times, self._steps)
+        return streamed.FieldSteps((_INFO,), self.num_trajectories, times, self._steps)
 
     def _steps(self, ranks: RankGroup) -> Iterator[tuple[int, Mapping[str, FloatArray]]]:
         equation = HeatEquation(self.mesh, ranks)

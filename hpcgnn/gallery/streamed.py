@@ -25,7 +25,7 @@ from hpcgnn.storage import (
     StoreWriter,
 )
 from hpcgnn.storage.by_ranks import open_store
-from hpcgnn.typing import FloatArray, GlobalIndices, Offsets
+from hpcgnn.typing import FloatArray, GlobalIndices
 
 CHUNK_EDGES = 1 << 18
 """Edges in a chunk. It is part of a graph's definition, as each chunk has its own random stream."""
@@ -79,42 +79,24 @@ def edge_vectors(targets: FloatArray, sources: FloatArray, unit: float) -> Float
     return np.concatenate([vectors, lengths], axis=1).astype(np.float32)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FieldSteps:
-    """Node fields over time, made step by step.
+    """Node fields in `num_trajectories` trajectories, made step by step.
 
-    `times` (T,) are in `unit`; trajectory r has the steps `trajectory_starts[r]` to
-    `trajectory_starts[r + 1]` - 1. All ranks iterate over `steps(ranks)`, which yields for each
-    step the number of this rank's first row, and its rows (m, F) of each field by name; later ranks
-    have later rows.
+    Each trajectory has the `times` (T,) in seconds. All ranks iterate over `steps(ranks)`, which
+    yields for each step the number of this rank's first row, and its rows (m, F) of each field by
+    name; later ranks have later rows.
     """
 
     infos: tuple[FieldInfo, ...]
+    num_trajectories: int
     times: FloatArray
-    trajectory_starts: Offsets
-    unit: str
     steps: Callable[[RankGroup], Iterator[tuple[int, Mapping[str, FloatArray]]]]
-
-    @classmethod
-    def of_equal(
-        cls,
-        infos: tuple[FieldInfo, ...],
-        num_trajectories: int,
-        times: FloatArray,
-        steps: Callable[[RankGroup], Iterator[tuple[int, Mapping[str, FloatArray]]]],
-    ) -> "FieldSteps":
-        """Return trajectories that all have the same times in seconds."""
-        return cls(
-            infos=infos,
-            times=np.tile(times, num_trajectories),
-            trajectory_starts=np.arange(num_trajectories + 1) * times.size,
-            unit="s",
-            steps=steps,
-        )
 
     def declare(self, writer: StoreWriter) -> None:
         """Declare the steps and fields to the writer."""
-        writer.begin_fields(self.times, self.trajectory_starts, self.unit)
+        starts = np.arange(self.num_trajectories + 1) * self.times.size
+        writer.begin_fields(np.tile(self.times, self.num_trajectories), starts, "s")
         for info in self.infos:
             none = np.empty((0, info.num_columns), info.dtype)
             writer.append_field(info.name, 0, none, info)
@@ -126,8 +108,8 @@ class FieldSteps:
             firsts = {info.name: writer.field_rows(info).start for info in self.infos}
         of_ranks = ranks.gather(firsts)
         starts = {name: np.array([own[name] for own in of_ranks]) for name in firsts}
-        quiet = ranks.rank > 0
-        with Progress("writing fields", len(self.times), "steps", quiet=quiet) as progress:
+        quiet, num_steps = ranks.rank > 0, self.num_trajectories * self.times.size
+        with Progress("writing fields", num_steps, "steps", quiet=quiet) as progress:
             for step, (first, values) in enumerate(self.steps(ranks)):
                 for info in self.infos:
                     rows = first + np.arange(len(values[info.name]))
