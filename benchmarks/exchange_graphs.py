@@ -15,7 +15,7 @@ from scipy import sparse
 
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
-from hpcgnn.gallery import debian_packages, grid3d, rmat
+from hpcgnn.gallery import debian_packages, grid_graph, rmat
 from hpcgnn.partition import CSRGraph, Partition, Partitioner, block, metis, random
 from hpcgnn.sparse import DistCSR, read_adjacency
 from hpcgnn.storage import GraphStore, assign_parts
@@ -117,7 +117,7 @@ def make_pattern(name: str) -> CSRGraph:
             scale, factor = (*numbers, 16)[:2]
             return CSRGraph.from_scipy(rmat(scale, factor, SEED, undirected=True).to_scipy())
         if kind == "grid3d" and len(numbers) == 1:
-            return CSRGraph.from_scipy(grid3d((numbers[0],) * 3).to_scipy())
+            return CSRGraph.from_scipy(grid_graph((numbers[0],) * 3).to_scipy())
         if name == "debian":
             graph = debian_packages()
             return CSRGraph.from_scipy(sum(graph.to_scipy(each) for each in DEBIAN_RELATIONS))

@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.hyperbolic import hyperbolic
 from hpcgnn.errors import InputError
-from hpcgnn.gallery import debian_packages, grid3d, rmat
+from hpcgnn.gallery import debian_packages, grid_graph, rmat
 from hpcgnn.storage import GraphStore
 from hpcgnn.typing import FloatArray, LocalIndices, Offsets
 
@@ -63,7 +63,7 @@ def _made(name: str) -> Any:
         if kind == "rmat" and len(numbers) == 2:
             return rmat(numbers[0], numbers[1], SEED).to_scipy()
         if kind == "grid3d" and len(numbers) == 1:
-            return grid3d((numbers[0],) * 3).to_scipy()
+            return grid_graph((numbers[0],) * 3).to_scipy()
         if kind == "hyperbolic" and len(numbers) == 1:
             return hyperbolic(numbers[0], SEED, mean_degree=20).to_scipy()
         if name == "debian":

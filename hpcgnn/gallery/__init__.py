@@ -9,7 +9,6 @@ from hpcgnn.gallery.communities import (
     CommunityEdges,
     CommunityNodes,
     dcsbm,
-    lfr,
     planted,
     planted_types,
 )
@@ -20,7 +19,7 @@ from hpcgnn.gallery.heat import PLACES, BoxMesh, CoolingBoxes, MovedNodes
 from hpcgnn.gallery.lattice_boltzmann import REYNOLDS_OF_A_CELL, Channel
 from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
-from hpcgnn.gallery.shapes import GridEdges, delaunay, grid2d, grid3d
+from hpcgnn.gallery.shapes import GridEdges, grid_graph
 from hpcgnn.gallery.streamed import (
     EdgeChunks,
     RandomNodes,

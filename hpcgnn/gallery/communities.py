@@ -152,9 +152,7 @@ class CommunityNodes(RandomNodes):
         return (np.arange(start, start + rows) % self.num_classes).astype(np.int32)
 
 
-def planted_types(
-    num_nodes: int, num_classes: int, num_features: int, seed: int, *, signal: float = 0.5
-) -> GalleryGraph:
+def planted_types(num_nodes: int, num_classes: int, num_features: int, seed: int) -> GalleryGraph:
     """Return items, users and tags in communities; the labels and the split are those of items.
 
     Half of the nodes are items with `num_features` columns, about a third are users with half as
@@ -173,7 +171,7 @@ def planted_types(
     widths = {"item": num_features, "user": num_features // 2 + 1, "tag": 0}
     features = {}
     for number, (name, width) in enumerate(widths.items()):
-        rows = _features(blocks[types == number], num_classes, width, signal, generator)
+        rows = _features(blocks[types == number], num_classes, width, 0.5, generator)
         features[name] = rows if width else None
     is_item = types == 0
     split = np.full(num_nodes, Split.NONE, np.uint8)
@@ -188,21 +186,6 @@ def planted_types(
         split=split,
         class_names=_class_names(num_classes),
     )
-
-
-def lfr(
-    num_nodes: int, seed: int, *, mixing: float = 0.2, mean_degree: float = 20.0
-) -> GalleryGraph:
-    """Return a graph in the style of Lancichinetti, Fortunato and Radicchi.
-
-    Community sizes follow a power law with exponent 1.5 between 20 nodes and a tenth of all nodes,
-    degrees one with exponent 2.5.
-    """
-    generator = np.random.default_rng([seed, 2])
-    sizes = np.minimum(20 * (generator.pareto(0.5, num_nodes) + 1), max(20, num_nodes / 10))
-    ends = np.cumsum(sizes)
-    labels = np.searchsorted(ends, generator.permutation(num_nodes), side="right")
-    return dcsbm(labels.astype(np.int32), seed, mean_degree=mean_degree, mixing=mixing, name="lfr")
 
 
 def _class_names(num_classes: int) -> tuple[str, ...]:

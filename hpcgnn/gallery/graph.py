@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from hpcgnn.gallery.streamed import EdgeChunks
 from hpcgnn.storage import GraphArrays, Split, store_from_arrays
 from hpcgnn.typing import FloatArray, GlobalIndices
 
@@ -32,6 +33,15 @@ class GalleryGraph(GraphArrays):
     split: NDArray[np.uint8] | None = None
     graph: GlobalIndices | None = None
     node_names: tuple[str, ...] = ()
+
+    @classmethod
+    def of_chunks(cls, name: str, edges: EdgeChunks, *, undirected: bool) -> "GalleryGraph":
+        """Return the graph of all chunks, without self-loops and duplicate edges."""
+        none = np.empty(0, np.int64)
+        chunks = [(none, none), *map(edges.chunk, range(edges.num_chunks))]
+        src, dst = (np.concatenate(ends) for ends in zip(*chunks, strict=True))
+        simple = (both_ways if undirected else simple_edges)(src, dst, edges.num_nodes)
+        return cls(name=name, num_nodes=edges.num_nodes, edges={"": simple}, undirected=undirected)
 
     @property
     def src(self) -> GlobalIndices:

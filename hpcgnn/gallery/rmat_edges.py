@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.errors import InputError
-from hpcgnn.gallery.graph import GalleryGraph, both_ways, simple_edges
+from hpcgnn.gallery.graph import GalleryGraph
 from hpcgnn.gallery.streamed import DrawnEdges, shuffled, stream
 from hpcgnn.typing import GlobalIndices
 
@@ -68,23 +68,7 @@ class RmatEdges(DrawnEdges):
         return shuffled(src, limit, self.seed, limit), shuffled(dst, limit, self.seed, limit)
 
 
-def rmat(
-    scale: int,
-    edge_factor: int,
-    seed: int,
-    a: float = 0.57,
-    b: float = 0.19,
-    c: float = 0.19,
-    *,
-    undirected: bool = False,
-) -> GalleryGraph:
+def rmat(scale: int, edge_factor: int, seed: int, *, undirected: bool = False) -> GalleryGraph:
     """Return an R-MAT graph with 2**scale nodes, without self-loops and duplicate edges."""
-    edges = RmatEdges(scale, edge_factor, seed, a, b, c)
-    none = np.empty(0, np.int64)
-    chunks = [(none, none), *map(edges.chunk, range(edges.num_chunks))]
-    src = np.concatenate([src for src, _ in chunks])
-    dst = np.concatenate([dst for _, dst in chunks])
-    kept = (both_ways if undirected else simple_edges)(src, dst, edges.num_nodes)
-    return GalleryGraph(
-        name=f"rmat-{scale}", num_nodes=edges.num_nodes, edges={"": kept}, undirected=undirected
-    )
+    edges = RmatEdges(scale, edge_factor, seed)
+    return GalleryGraph.of_chunks(f"rmat-{scale}", edges, undirected=undirected)

@@ -1,34 +1,20 @@
-"""Graphs with a known geometry: grids and triangulations."""
+"""Grids of any number of axes."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
-from hpcgnn.gallery.graph import GalleryGraph, both_ways
+from hpcgnn.gallery.graph import GalleryGraph
 from hpcgnn.typing import GlobalIndices
 
 GRID_CHUNK = 1 << 20
 """Number of nodes whose edges make one chunk."""
 
 
-def grid2d(shape: tuple[int, int]) -> GalleryGraph:
-    """Return the 5-point grid graph of `shape`, nodes in C order."""
-    return _grid("grid2d", shape)
-
-
-def grid3d(shape: tuple[int, int, int]) -> GalleryGraph:
-    """Return the 7-point grid graph of `shape`, nodes in C order."""
-    return _grid("grid3d", shape)
-
-
-def delaunay(num_nodes: int, seed: int) -> GalleryGraph:
-    """Return the Delaunay triangulation of at least 4 random points in the unit square."""
-    points = np.random.default_rng(seed).random((num_nodes, 2))
-    corners = scipy.spatial.Delaunay(points).simplices.astype(np.int64)
-    src = corners.ravel()
-    return _undirected("delaunay", num_nodes, src, np.roll(corners, 1, axis=1).ravel())
+def grid_graph(shape: tuple[int, ...]) -> GalleryGraph:
+    """Return the undirected graph that joins neighbours on each axis, nodes in C order."""
+    return GalleryGraph.of_chunks(f"grid{len(shape)}d", GridEdges(shape), undirected=True)
 
 
 @dataclass(frozen=True)
@@ -75,16 +61,3 @@ class GridEdges:
     def _all_steps(self) -> tuple[tuple[int, ...], ...]:
         axes = np.eye(len(self.shape), dtype=int).tolist()
         return self.steps or tuple(map(tuple, axes))
-
-
-def _grid(name: str, shape: tuple[int, ...]) -> GalleryGraph:
-    edges = GridEdges(shape)
-    none = np.empty(0, np.int64)
-    chunks = [(none, none), *map(edges.chunk, range(edges.num_chunks))]
-    src, dst = (np.concatenate(ends) for ends in zip(*chunks, strict=True))
-    return _undirected(name, edges.num_nodes, src, dst)
-
-
-def _undirected(name: str, num_nodes: int, src: GlobalIndices, dst: GlobalIndices) -> GalleryGraph:
-    edges = both_ways(src, dst, num_nodes)
-    return GalleryGraph(name=name, num_nodes=num_nodes, edges={"": edges}, undirected=True)

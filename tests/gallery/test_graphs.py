@@ -8,16 +8,14 @@ from scipy.sparse.csgraph import connected_components
 
 from hpcgnn import gallery
 from hpcgnn.errors import InputError
-from hpcgnn.gallery import GalleryGraph, communities, shapes
+from hpcgnn.gallery import GalleryGraph, shapes
 from hpcgnn.storage import GraphStore, Split
 
 UNDIRECTED = {
-    "grid2d": gallery.grid2d((5, 7)),
-    "grid3d": gallery.grid3d((3, 4, 5)),
-    "delaunay": gallery.delaunay(60, 77),
+    "grid2d": gallery.grid_graph((5, 7)),
+    "grid3d": gallery.grid_graph((3, 4, 5)),
     "rmat": gallery.rmat(6, 4, 77, undirected=True),
     "planted": gallery.planted(211, 5, 7, 77),
-    "lfr": gallery.lfr(300, 77),
 }
 
 
@@ -116,17 +114,6 @@ def test_mixing_is_the_share_of_edges_that_ignore_blocks() -> None:
         graph = gallery.dcsbm(labels, 41, mixing=mixing)
         inside = np.mean(labels[graph.src] == labels[graph.dst])
         assert inside == pytest.approx(expected, abs=0.06)
-
-
-@pytest.mark.parametrize("seed", [3, 4])
-def test_sizes_of_communities_begin_at_20_nodes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    labels: list[np.ndarray] = []
-    monkeypatch.setattr(communities, "dcsbm", lambda each, *_, **__: labels.append(each))
-    gallery.lfr(4000, seed)
-    # The last community has the remaining nodes.
-    sizes = np.bincount(labels[0])[:-1]
-    assert 20 <= sizes.min() < 30
-    assert 300 < sizes.max() <= 400
 
 
 def test_degrees_do_not_tell_the_place_in_a_block() -> None:

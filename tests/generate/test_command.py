@@ -54,7 +54,7 @@ def test_streamed_grid_is_the_gallery_graph(
     with GraphStore.open(out) as store:
         rows = store.read_adjacency(0, 60).to_scipy(60)
         assert (store.has_features, store.has_labels, store.has_split) == (False, False, False)
-    assert (rows != gallery.grid3d((3, 5, 4)).to_scipy()).nnz == 0
+    assert (rows != gallery.grid_graph((3, 5, 4)).to_scipy()).nnz == 0
 
 
 def test_edges_of_a_moved_grid_have_their_ways(
