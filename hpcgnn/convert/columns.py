@@ -81,8 +81,8 @@ def node_columns(
     if (series := nodes.series) is not None:
         time_axis = (series.times, series.trajectory_starts, series.unit)
         yield NodeColumn("begin_fields", time_axis, [time_axis])
-        for info in series.infos:
-            yield SeriesColumn(series, info, quiet=ranks.rank > 0, places=places)
+        for array in series.fields:
+            yield SeriesColumn(series, array, quiet=ranks.rank > 0, places=places)
 
 
 def sparse_column(

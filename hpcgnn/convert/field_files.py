@@ -119,18 +119,11 @@ def _fields(options: ConvertOptions) -> list[FieldArray]:
         if name not in (*names, "times"):
             raise InputError(f"--units {name}: is neither a field of --fields nor times")
     return [
-        FieldArray(
-            name=name,
-            shape=array.shape,
-            dtype=array.dtype,
-            read=array.steps(),
-            where=array.where,
-            unit=units.get(name, ""),
-            of_edges=flag == "--edge-fields",
+        FieldArray.of_file(
+            open_npy(Path(path)), name, units.get(name, ""), of_edges=flag == "--edge-fields"
         )
         for flag, pairs in paths.items()
         for name, path in pairs.items()
-        for array in (open_npy(Path(path)),)
     ]
 
 
@@ -141,27 +134,23 @@ def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions)
         if series is not None and options.series is None and options.fields:
             raise InputError("--fields: the input has fields of its own; leave one of them out")
         unit = _pairs("--units", options.units).get("times", "")
-        where = fields[0].where
         if series is None:
             series = join_fields(fields, None, unit=unit)
         else:
-            when = series.times, series.trajectory_starts
-            series = series.joined(join_fields(fields, *when, where=where), where)
+            series = replace(series, fields=(*series.fields, *fields))
     if series is None:
         return None
     paths = [options.take(name) for name in ("times", "trajectories")]
     if not any(paths):
         return series
-    times, starts = (
-        stored if path is None else open_npy(Path(path)).load()
-        for path, stored in zip(paths, (series.times, series.trajectory_starts), strict=True)
-    )
+    times, starts = (None if path is None else open_npy(Path(path)).load() for path in paths)
     return timed(series, times, starts, " and ".join(filter(None, paths)))
 
 
 def _fluxes(series: Series, options: ConvertOptions) -> frozenset[str]:
     """Return the fields of --fluxes, negated on reverse edges; raises `InputError`."""
-    fluxes, names = options.take("fluxes") or (), [i.name for i in series.infos if i.of_edges]
+    fluxes = options.take("fluxes") or ()
+    names = [array.name for array in series.fields if array.of_edges]
     for name in fluxes:
         if name not in names:
             raise InputError(f"--fluxes {name}: is no field of edges; {instead_of(name, names)}")

@@ -225,11 +225,12 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
                 raise InputError(
                     f"{where}: {name} has {rows} rows for {num_nodes} nodes; give one row a node"
                 )
-        if nodes.series is not None and nodes.series.num_nodes not in (0, num_nodes):
-            raise InputError(
-                f"{where}: the fields have {nodes.series.num_nodes} rows a step for {num_nodes} "
-                "nodes; give one row a node"
-            )
+        for array in () if nodes.series is None else nodes.series.fields:
+            if not array.of_edges and array.shape[1] != num_nodes:
+                raise InputError(
+                    f"{where}: the fields have {array.shape[1]} rows a step for {num_nodes} "
+                    "nodes; give one row a node"
+                )
     if nodes.labels is None or nodes.labels.multi_label:
         return
     for split in nodes.splits.values():

@@ -263,7 +263,7 @@ def _write(
         + (("the split of the input, replaced by --random-split",) if replaced else ()),
         missing=_missing(nodes, targets, source.splits_from),
         targets=targets,
-        fields={info.name: info.num_columns for info in series.infos} if series else {},
+        fields={a.name: a.info.num_columns for a in series.fields} if series else {},
         num_steps=len(series.times) if series else 0,
         missing_values=missing_values,
         num_graphs=0 if nodes.graph is None else len(np.unique(nodes.graph)),
@@ -272,12 +272,12 @@ def _write(
 
 def _check_edges(series: Series | None, num_edges: int, source: GraphSource) -> None:
     """Raise `InputError` unless fields of edges have a row for each edge of the input."""
-    if series is not None and series.of_edges and series.num_edges != num_edges:
-        name = next(info.name for info in series.infos if info.of_edges)
-        raise InputError(
-            f"field {name!r} has rows for {series.num_edges} edges, and {source.path} has "
-            f"{num_edges}; give a row for each edge, in the order of the input"
-        )
+    for array in () if series is None else series.fields:
+        if array.of_edges and array.shape[1] != num_edges:
+            raise InputError(
+                f"field {array.name!r} has rows for {array.shape[1]} edges, and {source.path} has "
+                f"{num_edges}; give a row for each edge, in the order of the input"
+            )
 
 
 def _check_density(source: GraphSource, num_nodes: int, num_edges: int, flag: int | None) -> None:

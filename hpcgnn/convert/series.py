@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcgnn import watchdog
 from hpcgnn.console import Progress, report
+from hpcgnn.convert.read.npy import ArrayFile
 from hpcgnn.errors import InputError
 from hpcgnn.storage import FieldInfo, StoreWriter, fault_in_times, split_places
 from hpcgnn.typing import Array, FloatArray, Offsets
@@ -18,67 +19,14 @@ _QUIET_BELOW_STEPS = 100
 _LARGEST_EXACT = 1 << 53
 """Largest integer up to which float64 represents every integer exactly."""
 
-ReadField = Callable[[str, int, int, int], Array]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Series:
-    """Fields of all nodes or edges at the times (T,) of consecutive trajectories.
-
-    Trajectory r has the steps `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1.
-    `read(name, step, start, stop)` returns rows (stop - start, F) in the input's order of nodes or
-    edges, NaN for missing values; it is called one field at a time, step by step. `unit` is that of
-    the times. `num_nodes` is 0 without node fields, `num_edges` without edge fields. The reverse of
-    an edge has the negated value of a field in `fluxes`, and the same value of other fields.
-    """
-
-    times: FloatArray
-    trajectory_starts: Offsets
-    infos: tuple[FieldInfo, ...]
-    num_nodes: int
-    read: ReadField
-    unit: str = ""
-    num_edges: int = 0
-    fluxes: frozenset[str] = frozenset()
-
-    @property
-    def of_edges(self) -> bool:
-        """Whether there are fields of edges."""
-        return any(info.of_edges for info in self.infos)
-
-    def joined(self, other: "Series | None", where: str) -> "Series":
-        """Return these fields together with those of `other`, read from `where`; `InputError`."""
-        if other is None:
-            return self
-        if not (
-            np.array_equal(self.times, other.times)
-            and np.array_equal(self.trajectory_starts, other.trajectory_starts)
-        ):
-            raise InputError(
-                f"{where}: has {len(other.times)} steps, and other fields have {len(self.times)} "
-                "or other times; give all at the same times"
-            )
-        names = {info.name for info in self.infos}
-        for info in other.infos:
-            if info.name in names:
-                raise InputError(f"{where}: there are two fields {info.name!r}; rename one")
-
-        def read(name: str, step: int, start: int, stop: int) -> Array:
-            series = self if name in names else other
-            return series.read(name, step, start, stop)
-
-        return replace(
-            self,
-            infos=self.infos + other.infos,
-            num_nodes=self.num_nodes or other.num_nodes,
-            num_edges=self.num_edges or other.num_edges,
-            read=read,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class FieldArray:
-    """A field in the input: `shape` is (T, n, F); `read(step, start, stop)` returns rows."""
+    """A field of all nodes or edges in the input, of `shape` (T, n, F) or (T, n).
+
+    `read(step, start, stop)` returns rows in the input's order of nodes or edges, NaN for missing
+    values; it is called for one field at a time, step by step.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -96,6 +44,19 @@ class FieldArray:
                 f"of shape (T, {(rows := 'En'[not self.of_edges])}, F) or (T, {rows})"
             )
 
+    @classmethod
+    def of_file(cls, array: ArrayFile, name: str, unit: str, *, of_edges: bool) -> "FieldArray":
+        """Return the field that an array of a file holds; raises `InputError`."""
+        return cls(
+            name=name,
+            shape=array.shape,
+            dtype=array.dtype,
+            read=array.steps(),
+            where=array.where,
+            unit=unit,
+            of_edges=of_edges,
+        )
+
     @property
     def info(self) -> FieldInfo:
         """The store's description of the field."""
@@ -111,6 +72,59 @@ class FieldArray:
         )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Series:
+    """Fields at the times (T,) of consecutive trajectories, which agree in steps and rows.
+
+    Trajectory r has the steps `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1. `unit` is
+    that of the times. The reverse of an edge has the negated value of a field in `fluxes`, and the
+    same value of other fields. Raises `InputError` for fields that do not agree.
+    """
+
+    times: FloatArray
+    trajectory_starts: Offsets
+    fields: tuple[FieldArray, ...]
+    unit: str = ""
+    fluxes: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        firsts: dict[bool, FieldArray] = {}
+        names: set[str] = set()
+        for array in self.fields:
+            first = firsts.setdefault(array.of_edges, array)
+            if array.shape[:2] != first.shape[:2]:
+                owners = "edges" if array.of_edges else "nodes"
+                raise InputError(
+                    f"{array.where} has {array.shape[0]} steps of {array.shape[1]} {owners}, and "
+                    f"{first.where} has {first.shape[0]} of {first.shape[1]}; give all the same"
+                )
+            if array.shape[0] != self.fields[0].shape[0]:
+                raise InputError(
+                    f"{array.where} has {array.shape[0]} steps, and {self.fields[0].where} has "
+                    f"{self.fields[0].shape[0]}; give all the same"
+                )
+            if array.name in names:
+                raise InputError(f"{array.where}: there are two fields {array.name!r}; rename one")
+            names.add(array.name)
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether there are fields of edges."""
+        return any(array.of_edges for array in self.fields)
+
+    def joined(self, other: "Series", where: str) -> "Series":
+        """Return these fields together with those of `other`, read from `where`; `InputError`."""
+        if not (
+            np.array_equal(self.times, other.times)
+            and np.array_equal(self.trajectory_starts, other.trajectory_starts)
+        ):
+            raise InputError(
+                f"{where}: has {len(other.times)} steps, and other fields have {len(self.times)} "
+                "or other times; give all at the same times"
+            )
+        return replace(self, fields=self.fields + other.fields)
+
+
 def join_fields(
     fields: Sequence[FieldArray],
     times: Array | None,
@@ -122,49 +136,24 @@ def join_fields(
 
     Without `times`, steps are numbered from 0; without `trajectory_starts`, all are one trajectory.
     """
-    firsts: dict[bool, FieldArray] = {}
-    for array in fields:
-        first = firsts.setdefault(array.of_edges, array)
-        if array.shape[:2] != first.shape[:2]:
-            owners = "edges" if array.of_edges else "nodes"
-            raise InputError(
-                f"{array.where} has {array.shape[0]} steps of {array.shape[1]} {owners}, and "
-                f"{first.where} has {first.shape[0]} of {first.shape[1]}; give all the same"
-            )
-        if array.shape[0] != fields[0].shape[0]:
-            raise InputError(
-                f"{array.where} has {array.shape[0]} steps, and {fields[0].where} has "
-                f"{fields[0].shape[0]}; give all the same"
-            )
-        if sum(other.name == array.name for other in fields) > 1:
-            raise InputError(f"{array.where}: there are two fields {array.name!r}; rename one")
-    num_nodes, num_edges = (firsts[of].shape[1] if of in firsts else 0 for of in (False, True))
     steps = fields[0].shape[0]
-    by_name = {array.name: array for array in fields}
-
-    def read(name: str, step: int, start: int, stop: int) -> Array:
-        return by_name[name].read(step, start, stop).reshape(stop - start, -1)
-
     series = Series(
         times=np.arange(steps, dtype=np.float64),
         trajectory_starts=np.array([0, steps]),
-        infos=tuple(array.info for array in fields),
-        num_nodes=num_nodes,
-        num_edges=num_edges,
-        read=read,
+        fields=tuple(fields),
         unit=unit,
     )
-    return timed(
-        series,
-        series.times if times is None else times,
-        series.trajectory_starts if trajectory_starts is None else trajectory_starts,
-        where,
-    )
+    return timed(series, times, trajectory_starts, where)
 
 
-def timed(series: Series, times: Array, trajectory_starts: Array, where: str) -> Series:
-    """Return the series with new times (T,), read from `where`; raises `InputError`."""
+def timed(
+    series: Series, times: Array | None, trajectory_starts: Array | None, where: str
+) -> Series:
+    """Return the series with new times (T,) or starts, read from `where`; raises `InputError`."""
     steps = len(series.times)
+    times = series.times if times is None else times
+    if trajectory_starts is None:
+        trajectory_starts = series.trajectory_starts
     kinds = times.dtype.kind in "iuf" and trajectory_starts.dtype.kind in "iu"
     if times.shape != (steps,) or not kinds:
         raise InputError(
@@ -193,7 +182,7 @@ class SeriesColumn:
     """
 
     series: Series
-    info: FieldInfo
+    array: FieldArray
     quiet: bool
     places: Callable[[], Array]
     append: str = "append_field"
@@ -202,22 +191,23 @@ class SeriesColumn:
     @property
     def none(self) -> tuple[Any, ...]:
         """Arguments of `append` that declare the field without writing rows."""
-        rows = np.empty((0, self.info.num_columns), self.info.dtype)
-        return self.info.name, 0, rows, self.info
+        info = self.array.info
+        return info.name, 0, np.empty((0, info.num_columns), info.dtype), info
 
     def write(self, writer: StoreWriter) -> None:
         """Append the rows of this process, step by step."""
-        name, info, steps = self.info.name, self.info, len(self.series.times)
+        name, info, steps = self.array.name, self.array.info, len(self.series.times)
         own = writer.field_rows(info)
         rows = max(1, _BLOCK_BYTES // info.row_bytes)
         self.missing[name], known = 0, np.zeros(len(own), np.bool_)
         quiet = self.quiet or steps < _QUIET_BELOW_STEPS
-        read_edges = self._edges() if info.of_edges else None
+        read_edges = self._edges(info.dtype) if info.of_edges else None
         with Progress(f"writing {name}", steps, "steps", quiet=quiet) as progress:
             for step in range(steps):
-                read = read_edges(step) if read_edges else partial(self.series.read, name, step)
+                read = read_edges(step) if read_edges else partial(self.array.read, step)
                 for start in range(own.start, own.stop, rows):
-                    block = read(start, min(start + rows, own.stop))
+                    stop = min(start + rows, own.stop)
+                    block = read(start, stop).reshape(stop - start, -1)
                     absent = np.isnan(block)
                     self.missing[name] += int(np.count_nonzero(absent))
                     known[start - own.start :][: len(block)] |= ~absent.all(axis=1)
@@ -228,23 +218,23 @@ class SeriesColumn:
         owners = "edges" if info.of_edges else "nodes"
         self.missing[f"{name}, {owners} without any value"] = int(np.count_nonzero(~known))
 
-    def _edges(self) -> Callable[[int], Callable[[int, int], Array]]:
+    def _edges(self, dtype: np.dtype[Any]) -> Callable[[int], Callable[[int, int], Array]]:
         """Return a function of a step that returns a reader of rows in the store's edge order."""
-        series, name = self.series, self.info.name
-        places, mirrored = split_places(self.places())
-        is_flux = name in series.fluxes
+        array, name = self.array, self.array.name
+        positions, mirrored = split_places(self.places())
+        is_flux = name in self.series.fluxes
         if mirrored.any() and not is_flux:
             report(f"{name}: reverse edges get their edge's value; --fluxes {name} negates it")
 
         def at_step(step: int) -> Callable[[int, int], Array]:
-            whole = series.read(name, step, 0, series.num_edges)
+            whole = array.read(step, 0, array.shape[1]).reshape(array.shape[1], -1)
 
             def read(start: int, stop: int) -> Array:
-                at = places[start:stop]
-                rows = whole[np.maximum(at, 0)].astype(self.info.dtype, copy=False)
+                input_edges = positions[start:stop]
+                rows = whole[np.maximum(input_edges, 0)].astype(dtype, copy=False)
                 if is_flux:
                     np.negative(rows, out=rows, where=mirrored[start:stop, None])
-                rows[at < 0] = 0
+                rows[input_edges < 0] = 0
                 return rows
 
             return read

@@ -283,18 +283,9 @@ def _read_mesh(
     arrays = []
     for prefix, name in field_names:
         array, of_edges = npz.need(f"{prefix}{name}"), prefixes[prefix]
-        field = FieldArray(
-            name=name,
-            shape=array.shape,
-            dtype=array.dtype,
-            read=array.steps(),
-            where=array.where,
-            unit=units.get(name, ""),
-            of_edges=of_edges,
-        )
+        arrays.append(FieldArray.of_file(array, name, units.get(name, ""), of_edges=of_edges))
         if not of_edges:
             counts[array.where] = array.shape[1]
-        arrays.append(field)
     times, starts = npz.get("times"), npz.get("trajectory_starts")
     if arrays:
         mesh["series"] = join_fields(
