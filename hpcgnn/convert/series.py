@@ -39,9 +39,10 @@ class FieldArray:
 
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 3) or 0 in self.shape or self.dtype.kind not in "biuf":
+            rows = "E" if self.of_edges else "n"
             raise InputError(
                 f"{self.where} has shape {self.shape} and dtype {self.dtype}; a field has numbers "
-                f"of shape (T, {(rows := 'En'[not self.of_edges])}, F) or (T, {rows})"
+                f"of shape (T, {rows}, F) or (T, {rows})"
             )
 
     @classmethod

@@ -11,6 +11,7 @@ from hpcgnn.convert.pieces import OneReaderError
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
 from hpcgnn.convert.tables.edges import columns_by_role
+from hpcgnn.convert.tables.ids import Numbers
 from hpcgnn.convert.tables.nodes import NODE_NAMES
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
@@ -72,17 +73,10 @@ def node_finder(nodes: Nodes) -> Callable[[Table, int], GlobalIndices]:
         return lambda table, column: np.array(
             [numbers.get(text, -1) for text in table.texts(column).to_pylist()], np.int64
         )
-    ids = nodes.original_id
-    if ids is None:
+    if nodes.original_id is None:
         return lambda table, column: table.integers(column)
-    order = np.argsort(ids, kind="stable")
-
-    def find(table: Table, column: int) -> GlobalIndices:
-        wanted = table.integers(column)
-        positions = order[np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)]
-        return np.where(ids[positions] == wanted, positions, -1)
-
-    return find
+    ids = Numbers(nodes.original_id)
+    return lambda table, column: ids.positions(table.integers(column))
 
 
 def _names(nodes: Nodes) -> list[bytes]:

@@ -19,6 +19,7 @@ from hpcgnn.convert.read.arrays import Narrowing
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.series import FieldArray, Series, join_fields
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, GraphSource, Nodes
+from hpcgnn.convert.tables.ids import Numbers
 from hpcgnn.convert.tables.node_rows import node_finder
 from hpcgnn.convert.tables.times import plain_numbers, read_times, seconds_after_first
 from hpcgnn.errors import InputError
@@ -37,19 +38,13 @@ def read_series(source: GraphSource, options: ConvertOptions) -> Series:
 
     Reads all edges once if the source does not know the number of nodes.
     """
-    table = (
-        "--series",
-        options.take("series"),
-        options.take("series_columns"),
-        options.take("dtype"),
-    )
     count, remedy = source.num_nodes, "remove the row"
     if count is None:
         ends = (
             max(chunk.src.max(initial=-1), chunk.dst.max(initial=-1)) for chunk in _chunks(source)
         )
         count, remedy = 1 + int(max(ends, default=-1)), "remove the row, or give --num-nodes"
-    return _LongTable.open(*table, source.nodes, _NodeRows(count, remedy)).read()
+    return _LongTable.open("series", source.nodes, _NodeRows(count, remedy), options).read()
 
 
 def read_edge_series(source: GraphSource, options: ConvertOptions) -> Series:
@@ -57,10 +52,8 @@ def read_edge_series(source: GraphSource, options: ConvertOptions) -> Series:
 
     Reads all edges once; memory is 24 bytes for each. Raises `InputError`.
     """
-    path, columns = options.take("edge_series"), options.take("edge_series_columns")
     pairs = _EdgeRows.of(source, options)
-    table = "--edge-series", path, columns, options.take("dtype")
-    return _LongTable.open(*table, source.nodes, pairs).read()
+    return _LongTable.open("edge_series", source.nodes, pairs, options).read()
 
 
 def _chunks(source: GraphSource) -> Iterator[EdgeChunk]:
@@ -88,12 +81,10 @@ class _NodeRows:
 
     def signs(self, name: str, nodes: GlobalIndices) -> Any:
         """Return the factors of a field's values in the rows of these nodes."""
-        del name, nodes
         return 1
 
     def of_input(self, name: str, values: Array, start: int, stop: int) -> Array:
         """Return a field at nodes `start` to `stop` - 1 from the `values` (count,) of a step."""
-        del name
         return values[start:stop]
 
 
@@ -151,12 +142,7 @@ class _EdgeRows:
         valid = ((ends >= 0) & (ends <= _LARGEST_ID)).all(0)
         sources, targets = np.where(valid, ends, 0)
         keys = self._keys(sources, targets, self.mirrored)
-        positions = np.searchsorted(self.keys, keys)
-        inside = np.flatnonzero(valid & (positions < self.count))
-        numbers = np.full(len(keys), -1, np.int64)
-        same = inside[self.keys[positions[inside]] == keys[inside]]
-        numbers[same] = positions[same]
-        return numbers
+        return np.where(valid, Numbers(self.keys).positions(keys), -1)
 
     def signs(self, name: str, sources: GlobalIndices, targets: GlobalIndices) -> Any:
         """Return the factors of a field's values in the rows of these pairs."""
@@ -182,17 +168,13 @@ class _LongTable:
 
     @classmethod
     def open(
-        cls,
-        flag: str,
-        path: str,
-        words: tuple[str, ...] | None,
-        dtype: str | None,
-        nodes: Nodes,
-        rows: _NodeRows | _EdgeRows,
+        cls, option: str, nodes: Nodes, rows: _NodeRows | _EdgeRows, options: ConvertOptions
     ) -> "_LongTable":
-        flag, expected = f"{flag}-columns", ("time", *rows.roles, "values")
-        file = TableFile.open(Path(path), frozenset(expected))
-        roles = dict(word.partition("=")[::2] for word in words or ())
+        """Find the columns of the table that `option` names; raises `InputError`."""
+        flag, expected = f"--{option}-columns".replace("_", "-"), ("time", *rows.roles, "values")
+        file = TableFile.open(Path(options.take(option)), frozenset(expected))
+        words = options.take(f"{option}_columns") or ()
+        roles = dict(word.partition("=")[::2] for word in words)
         if unknown := sorted(roles.keys() - set(expected)):
             example = ",".join(map("{}={}".format, expected[:-1], "ABC"))
             raise InputError(f"{flag} {unknown[0]}: is no role; give {example},values=D:E")
@@ -218,11 +200,10 @@ class _LongTable:
             values={file.describe(column): column for column in columns},
             nodes=nodes,
             rows=rows,
-            dtype=np.dtype(dtype or "float32"),
+            dtype=np.dtype(options.take("dtype") or "float32"),
         )
 
     def read(self) -> Series:
-        """Return the series."""
         times, num_rows = self._sizes()
         count, unit = self.rows.count, self.rows.unit
         if len(times) * count > _MOST_EMPTY * (num_rows + 1):
