@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.convert.formats.table_folder import Description, read_description
+from hpcgnn.convert.formats.table_folder import Description, check_keys
 from hpcgnn.convert.read.files import MOST_DESCRIPTION_BYTES, read_json, read_nested
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions, GraphSource
@@ -31,7 +31,7 @@ def read_graphstorm(path: Path, options: ConvertOptions) -> GraphSource:
         raise InputError(
             f"{path}: is no construction file of GraphStorm ({error}); correct it"
         ) from error
-    return read_description(path, Description(path, tables, tuple(ignored)), options)
+    return Description(path, tables, tuple(ignored)).read(path, options)
 
 
 def _tables(path: Path, description: Any, ignored: list[str]) -> dict[str, Any]:
@@ -100,24 +100,24 @@ def read_dgl_csv(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the data set of a meta.yaml or of a folder with one; raises `InputError`."""
     file = path if path.is_file() else path / "meta.yaml"
     meta = {"node_data": [], "edge_data": [], **_load(file)}
-    _check_keys(file, meta, _KEYS)
+    check_keys(file, meta, _KEYS)
     if "graph_data" in meta:
         raise InputError(f"{file}: describes several graphs (graph_data); give the tables of one")
     if meta.get("separator", ",") not in _SEPARATORS:
         raise InputError(f"{file}: separator is {meta['separator']!r}; use a comma or a tab")
     nodes: dict[str, Any] = {}
     for entry in _entries(file, meta, "node_data", "file_name"):
-        _check_keys(file, entry, {"file_name", "ntype", "node_id_field"})
+        check_keys(file, entry, {"file_name", "ntype", "node_id_field"})
         name = str(entry.get("ntype", _NODE_TYPE))
         _add(file, nodes, name, _node_table(file, entry))
     edges: dict[str, Any] = {}
     for entry in _entries(file, meta, "edge_data", "file_name"):
-        _check_keys(file, entry, {"file_name", "etype", "src_id_field", "dst_id_field"})
+        check_keys(file, entry, {"file_name", "etype", "src_id_field", "dst_id_field"})
         kind = entry.get("etype", _EDGE_TYPE)
         if not isinstance(kind, list | tuple) or len(kind) != 3:
             raise InputError(f"{file}: etype is {kind!r}; give [SOURCE, RELATION, TARGET]")
         _add(file, edges, ",".join(map(str, kind)), _edge_table(file, entry))
-    return read_description(path, Description(file, {"nodes": nodes, "edges": edges}), options)
+    return Description(file, {"nodes": nodes, "edges": edges}).read(path, options)
 
 
 def _load(file: Path) -> dict[str, Any]:
@@ -142,12 +142,6 @@ def _load(file: Path) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise InputError(f"{file}: must hold node_data and edge_data; correct it")
     return meta
-
-
-def _check_keys(file: Path, table: dict[str, Any], keys: set[str]) -> None:
-    for key in table:
-        if key not in keys:
-            raise InputError(f"{file}: {key!r} is none of {', '.join(sorted(keys))}")
 
 
 def _add(file: Path, tables: dict[str, Any], name: str, table: dict[str, Any]) -> None:

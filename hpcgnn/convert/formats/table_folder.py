@@ -25,6 +25,13 @@ from hpcgnn.convert.tables.nodes import NodeTables, open_nodes
 from hpcgnn.errors import InputError
 
 
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the graph described by a file or by the graph.toml of a folder; `InputError`."""
+    file = path if path.is_file() else path / "graph.toml"
+    tables = read_nested(file, tomllib.loads, "TOML text", MOST_DESCRIPTION_BYTES)
+    return Description(file, tables).read(path, options)
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """The tables that a `file` describes, in the form of a graph.toml, and what is `ignored`."""
@@ -33,74 +40,53 @@ class Description:
     tables: Mapping[str, Any]
     ignored: tuple[str, ...] = ()
 
-
-def read(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read the graph described by a file or by the graph.toml of a folder; `InputError`."""
-    file = path if path.is_file() else path / "graph.toml"
-    tables = read_nested(file, tomllib.loads, "TOML text", MOST_DESCRIPTION_BYTES)
-    return read_description(path, Description(file, tables), options)
-
-
-def read_description(path: Path, description: Description, options: ConvertOptions) -> GraphSource:
-    """Read the graph of a description; `path` is what the user gave. Raises `InputError`."""
-    return _Folder(path, description, options).read()
-
-
-class _Folder:
-    def __init__(self, path: Path, description: Description, options: ConvertOptions) -> None:
-        self._path, self._options = path, options
-        self._file, self._tables = description.file, description.tables
-        self._ignored = description.ignored
-
-    def read(self) -> GraphSource:
-        """Return the graph."""
-        self._check_keys(self._tables, {"name", "undirected", "nodes", "edges"}, "")
+    def read(self, path: Path, options: ConvertOptions) -> GraphSource:
+        """Read the graph; `path` is what the user gave. Raises `InputError`."""
+        check_keys(self.file, self.tables, {"name", "undirected", "nodes", "edges"})
         edges = [self._edges(name, table) for name, table in self._section("edges").items()]
         if not edges:
-            raise InputError(f'{self._file}: names no [edges."SOURCE,RELATION,TARGET"]; add one')
+            raise InputError(f'{self.file}: names no [edges."SOURCE,RELATION,TARGET"]; add one')
         nodes = {name: self._nodes(name, table) for name, table in self._section("nodes").items()}
         for edge in edges:
             for name in (edge.kind[0], edge.kind[2]):
                 nodes.setdefault(name, NodeTables())
-        indices = self._indices(nodes, edges, as_names=False)
+        indices = self._indices(nodes, edges, options, as_names=False)
         if len(nodes) > 1 and any(
             index.named or index.nodes().original_id is not None for index in indices.values()
         ):
             # The store has one list of ids, where numbers of several types would be ambiguous.
-            indices = self._indices(nodes, edges, as_names=True)
+            indices = self._indices(nodes, edges, options, as_names=True)
         counts = {name: len(index) for name, index in indices.items()}
         relations = relation_names(edge.kind for edge in edges)
         by_name = {relations[edge.kind]: edge for edge in edges}
-        parts = {
-            name: read_nodes(tables, indices[name], self._options) for name, tables in nodes.items()
-        }
+        parts = {name: read_nodes(tables, indices[name], options) for name, tables in nodes.items()}
         if len(parts) > 1:
-            joined = join_types(parts, counts, str(self._file))
+            joined = join_types(parts, counts, str(self.file))
         else:
             (joined,) = parts.values()
         inputs = [file.table.path for edge in edges for file in edge.files]
         inputs += [path for tables in nodes.values() for path in tables.paths]
-        ignored = [*self._ignored]
+        ignored = [*self.ignored]
         ignored += [
             f"{name}: {column}" for name, edge in by_name.items() for column in edge.ignored()
         ]
         for tables in nodes.values():
             ignored += tables.ignored()
         plain = len(counts) == len(by_name) == 1
-        if not isinstance(graph_name := self._tables.get("name", ""), str):
-            raise InputError(f"{self._file}: name = {graph_name!r} must be a text")
-        if not isinstance(undirected := self._tables.get("undirected", False), bool):
-            raise InputError(f"{self._file}: undirected = {undirected!r} must be true or false")
+        if not isinstance(graph_name := self.tables.get("name", ""), str):
+            raise InputError(f"{self.file}: name = {graph_name!r} must be a text")
+        if not isinstance(undirected := self.tables.get("undirected", False), bool):
+            raise InputError(f"{self.file}: undirected = {undirected!r} must be true or false")
         return GraphSource(
-            path=self._path,
+            path=path,
             edges=partial(
                 _typed_stream,
                 by_name,
                 indices,
                 edge_ends(relations, counts),
-                self._options.ranks,
+                options.ranks,
             ),
-            inputs=(self._file, *inputs),
+            inputs=(self.file, *inputs),
             relations=("",) if plain else tuple(by_name),
             num_nodes=sum(counts.values()),
             counted=True,
@@ -115,17 +101,18 @@ class _Folder:
         self,
         nodes: Mapping[str, NodeTables],
         edges: Sequence[EdgeTable],
+        options: ConvertOptions,
         *,
         as_names: bool,
     ) -> dict[str, Index]:
         indices: dict[str, Index] = {}
+        options = replace(options, names=True) if as_names else options
         for name, tables in nodes.items():
             ends = [end for edge in edges if edge.kind[0] == name for end in edge.ends("src")]
             ends += [end for edge in edges if edge.kind[2] == name for end in edge.ends("dst")]
-            options = replace(self._options, names=as_names) if as_names else self._options
             if as_names and tables and not tables.ids:
                 raise InputError(
-                    f"{self._file}: the nodes of {name!r} have no ids where others have names; "
+                    f"{self.file}: the nodes of {name!r} have no ids where others have names; "
                     "give their table a column id"
                 )
             index = find_index(
@@ -138,45 +125,37 @@ class _Folder:
         return indices
 
     def _section(self, name: str) -> dict[str, Any]:
-        section = self._tables.get(name, {})
+        section = self.tables.get(name, {})
         if not isinstance(section, dict) or not all(isinstance(v, dict) for v in section.values()):
-            raise InputError(f"{self._file}: [{name}] must hold tables such as [{name}.NAME]")
+            raise InputError(f"{self.file}: [{name}] must hold tables such as [{name}.NAME]")
         return section
 
     def _words(
         self, table: Mapping[str, Any], keys: Sequence[str], where: str
     ) -> dict[str, tuple[str, ...]]:
         """Return the values of a table's keys, those of `keys` as column names; `InputError`."""
-        self._check_keys(table, {"file", "files", *keys}, where)
+        check_keys(self.file, table, {"file", "files", *keys}, f" in [{where}]")
         words_of = {}
         for key, value in table.items():
             words = value if isinstance(value, list) else [value]
             if key in keys and not all(type(word) in (str, int) for word in words):
                 raise InputError(
-                    f'{self._file}: [{where}]: {key} = {value!r} names no columns; give "NAME"'
+                    f'{self.file}: [{where}]: {key} = {value!r} names no columns; give "NAME"'
                 )
             words_of[key] = tuple(map(str, words)) if key in keys else tuple(words)
         return words_of
-
-    def _check_keys(self, table: Mapping[str, Any], keys: set[str], where: str) -> None:
-        for key in table:
-            if key not in keys:
-                section = f" in [{where}]" if where else ""
-                raise InputError(
-                    f"{self._file}: {key!r}{section} is none of {', '.join(sorted(keys))}"
-                )
 
     def _paths(self, words: Mapping[str, tuple[str, ...]], where: str) -> list[Path]:
         """Return the files of a table, whose names may have wildcards."""
         files = words.get("files", words.get("file", ()))
         if not files or not all(isinstance(file, str) for file in files):
-            raise InputError(f'{self._file}: [{where}] needs files = ["FILE", ...]')
+            raise InputError(f'{self.file}: [{where}] needs files = ["FILE", ...]')
         paths = []
         for file in files:
             wild = set("*?[") & set(file)
-            matches = sorted(self._file.parent.glob(file)) if wild else [self._file.parent / file]
+            matches = sorted(self.file.parent.glob(file)) if wild else [self.file.parent / file]
             if not matches:
-                raise InputError(f"{self._file}: [{where}]: no file is called {file}; correct it")
+                raise InputError(f"{self.file}: [{where}]: no file is called {file}; correct it")
             paths += matches
         return paths
 
@@ -184,13 +163,13 @@ class _Folder:
         where = f'edges."{name}"'
         words = self._words(table, ("src", "dst", "weight", "features"), where)
         if name.count(",") != 2 or not all(name.split(",")):
-            raise InputError(f"{self._file}: [{where}] must be named SOURCE,RELATION,TARGET")
+            raise InputError(f"{self.file}: [{where}] must be named SOURCE,RELATION,TARGET")
         source, relation, target = name.split(",")
         named = [f"{role}={words[role][0]}" for role in ("src", "dst", "weight") if role in words]
         if named and not {"src", "dst"} <= set(words):
             roles = " and ".join(role for role in ("src", "dst", "weight") if role in words)
-            raise InputError(f"{self._file}: [{where}] names only {roles}: name src and dst")
-        paths, section = self._paths(words, where), f"{self._file}: [{where}]"
+            raise InputError(f"{self.file}: [{where}] names only {roles}: name src and dst")
+        paths, section = self._paths(words, where), f"{self.file}: [{where}]"
         features = words.get("features", ())
         more = EdgeColumnNames(features)
         return open_edges((source, relation, target), paths, named or None, USUAL, more, section)
@@ -200,8 +179,15 @@ class _Folder:
         roles = ("id", "label", "split", "ignore")
         words = self._words(table, (*roles, "features"), where)
         columns = {role: "+".join(words[role]) for role in roles if role in words}
-        paths, section = self._paths(words, where), f"{self._file}: [{where}]"
+        paths, section = self._paths(words, where), f"{self.file}: [{where}]"
         return open_nodes(paths, columns, words.get("features"), section)
+
+
+def check_keys(file: Path, table: Mapping[str, Any], keys: set[str], section: str = "") -> None:
+    """Raise `InputError` for a key of a table that is none of `keys`."""
+    for key in table:
+        if key not in keys:
+            raise InputError(f"{file}: {key!r}{section} is none of {', '.join(sorted(keys))}")
 
 
 def _typed_stream(

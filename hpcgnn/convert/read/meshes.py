@@ -7,12 +7,12 @@ steps must have the points and cells of the first.
 import contextlib
 import io
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -29,16 +29,21 @@ _NUMBERS = re.compile(r"(\d+)"), re.compile(r"(\d+(?:\.\d+)?)")
 _EXODUS, _GMSH = (".e", ".exo", ".ex2"), ".msh"
 
 
-class MeshSteps(Protocol):
+class MeshSteps(ABC):
     """The `count` steps of a mesh, the first as meshio's `mesh`; `times` if the files have them."""
 
     mesh: Any
     count: int
     times: Sequence[float] | None
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
     def where(self, step: int) -> str:
         """Describe the place of a step, for messages."""
+        return f"{self._path}, step {step}"
 
+    @abstractmethod
     def point_data(self, step: int) -> Mapping[str, Array]:
         """Return the point data of a step; `InputError` if its mesh differs from the first."""
 
@@ -147,8 +152,9 @@ def _reading(path: Path) -> Iterator[Any]:
         raise InputError(f"{path}: meshio cannot read it ({reason}); export it again") from error
 
 
-class _FileSteps:
+class _FileSteps(MeshSteps):
     def __init__(self, files: Sequence[Path], times: Sequence[float] | None) -> None:
+        super().__init__(files[0])
         self._files, self.times, self.count = files, times, len(files)
         for file in files:
             require_file(file)
@@ -176,20 +182,17 @@ class _FileSteps:
         return mesh
 
 
-class _ExodusSteps:
+class _ExodusSteps(MeshSteps):
     """The steps of an Exodus file, of which meshio itself reads only the first."""
 
     def __init__(self, path: Path, mesh: Any) -> None:
-        self._path, self.mesh, self._variables = path, mesh, read_netcdf(path)
+        super().__init__(path)
+        self.mesh, self._variables = mesh, read_netcdf(path)
         with _reading(path):
             rows = self._variables["name_nod_var"].read(...).tolist()
             self._names = [b"".join(row).decode() for row in rows]
-            times = self._variables["time_whole"].read(...).tolist()
-        self.times: Sequence[float] | None = times
+            self.times = times = self._variables["time_whole"].read(...).tolist()
         self.count = len(times)
-
-    def where(self, step: int) -> str:
-        return f"{self._path}, step {step}"
 
     def point_data(self, step: int) -> Mapping[str, Array]:
         data, names = {}, self._names
@@ -203,9 +206,10 @@ class _ExodusSteps:
         return data
 
 
-class _XdmfSteps:
+class _XdmfSteps(MeshSteps):
     def __init__(self, path: Path, reader: Any) -> None:
-        self._path, self._reader, self.count = path, reader, int(reader.num_steps)
+        super().__init__(path)
+        self._reader, self.count = reader, int(reader.num_steps)
         points, cells = reader.read_points_cells()
         if points is None or not self.count:
             raise InputError(f"{path}: has no points, or no steps")
@@ -214,10 +218,7 @@ class _XdmfSteps:
         times = [float(element.get("Value")) for element in elements if element is not None]
         if len(times) != self.count:
             raise InputError(f"{path}: only {len(times)} of {self.count} steps have a Time")
-        self.times: Sequence[float] | None = times
-
-    def where(self, step: int) -> str:
-        return f"{self._path}, step {step}"
+        self.times = times
 
     def point_data(self, step: int) -> Mapping[str, Array]:
         with _reading(self._path):
@@ -254,25 +255,20 @@ def _check_same(where: str, mesh: Any, points: Array, cells: Sequence[Any]) -> N
         )
 
 
-@dataclass(frozen=True)
-class _Listed:
-    file: Path
-    time: float
-
-
 def _listed(path: Path) -> tuple[list[Path], list[float]]:
     """Return the files of a .pvd and their times."""
     require_file(path)
     try:
         root = ET.parse(path).getroot()
-        files = [
-            _Listed(path.parent / element.attrib["file"], float(element.attrib["timestep"]))
+        entries = [
+            (path.parent / element.attrib["file"], float(element.attrib["timestep"]))
             for element in root.iter("DataSet")
         ]
     except (ET.ParseError, OSError, KeyError, ValueError) as error:
         raise InputError(f"{path}: is no list of files with times ({error})") from error
-    if not files:
+    if not entries:
         raise InputError(f"{path}: lists no file")
-    if len({entry.time for entry in files}) < len(files):
+    times = [time for _, time in entries]
+    if len(set(times)) < len(times):
         raise InputError(f"{path}: lists several files for one time; merge the parts of the mesh")
-    return [entry.file for entry in files], [entry.time for entry in files]
+    return [file for file, _ in entries], times
