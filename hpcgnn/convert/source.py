@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -21,8 +20,6 @@ CHUNK_EDGES = 1 << 20
 MOST_RELATIONS = 1 << 16
 
 _NODES_PER_EDGE, _FEW_EDGES = 16, 1000
-
-_BLOCK_VALUES = 1 << 20
 
 _FEW = 0.12
 """Largest share of non-zero features at which they are stored sparse by default."""
@@ -246,24 +243,6 @@ class Features:
         if options.sparse_features == "auto":
             return self.density is not None and self.density <= _FEW
         return options.sparse_features == "always"
-
-    @classmethod
-    def of_matrix(
-        cls,
-        shape: tuple[int, ...],
-        dtype: np.dtype[np.generic],
-        blocks: Callable[[int], FeatureStream],
-        where: str,
-        own_rows: range = range(0),
-    ) -> "Features":
-        """Return the features of a matrix called `where`; `blocks(n)` yields blocks of n rows.
-
-        The first block begins with the first of a rank's `own_rows`.
-        """
-        columns = shape[1]
-        rows = max(1, _BLOCK_VALUES // max(1, columns))
-        locate = partial("{}, row {}".format, where)
-        return cls(columns, dtype, partial(blocks, rows), locate, own_rows.start)
 
 
 @dataclass(frozen=True, slots=True)

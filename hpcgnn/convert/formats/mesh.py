@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.console import report
-from hpcgnn.convert.read.arrays import named_features
+from hpcgnn.convert.read.arrays import matrix_features
 from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.read.meshes import MeshSteps, files_beside, read_meshes
 from hpcgnn.convert.series import FieldArray, Series, join_fields
@@ -67,14 +67,15 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     if num_unused := count - len(used_points):
         report(f"{path}: {num_unused:,} points are no corner of a cell, and are left out")
     node = np.cumsum(used) - 1
-    groups = _groups(mesh)
+    groups, features = _groups(mesh), None
     if groups:
         report(f"{path}: features are the groups {', '.join(groups)}")
         membership = np.zeros((len(used_points), len(groups)), np.uint8)
         for column, points in enumerate(groups.values()):
             membership[node[points[used[points]]], column] = 1
+        features = matrix_features(membership, f"{path}: groups", names=tuple(groups))
     nodes = Nodes(
-        features=named_features(membership, f"{path}: groups", tuple(groups)) if groups else None,
+        features=features,
         original_id=used_points if num_unused else None,
         positions=_positions(mesh.points)[used_points],
         series=_series(steps, used_points),

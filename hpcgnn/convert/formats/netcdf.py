@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.console import report
-from hpcgnn.convert.read.arrays import named_features
+from hpcgnn.convert.read.arrays import matrix_features
 from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.series import FieldArray, join_fields
 from hpcgnn.convert.source import (
@@ -85,10 +85,10 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         counted=True,
         undirected=True,
         nodes=Nodes(
-            features=named_features(
+            features=matrix_features(
                 np.stack(list(features.values()), axis=1, dtype=_dtype_of(static, features)),
                 str(path),
-                tuple(features),
+                names=tuple(features),
             )
             if features
             else None,

@@ -29,16 +29,24 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData
 from hpcgnn.typing import Array, GlobalIndices
 
+_BLOCK_VALUES = 1 << 20
+
 
 def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
     """Return this rank's rows of a matrix of numbers [n, f]; raises `InputError`."""
     check_array(array, array.where, "[n, f]", expected="features, numbers")
-    own_rows = options.ranks.range_of(array.shape[0])
+    own_rows, step = options.ranks.range_of(array.shape[0]), _rows_of_block(array.shape[1])
+    return Features(
+        array.shape[1],
+        array.dtype,
+        partial(array.rows, step, options.memory_bytes, own_rows),
+        partial("{}, row {}".format, array.where),
+        own_rows.start,
+    )
 
-    def blocks(rows: int) -> FeatureStream:
-        return array.rows(rows, options.memory_bytes, own_rows)
 
-    return Features.of_matrix(array.shape, array.dtype, blocks, array.where, own_rows)
+def _rows_of_block(columns: int) -> int:
+    return max(1, _BLOCK_VALUES // max(1, columns))
 
 
 @dataclass
@@ -162,10 +170,12 @@ def file_features(path: Path, options: ConvertOptions) -> Features:
         return matrix_features(matrix, str(path), options.ranks.range_of(matrix.shape[0]))
 
 
-def matrix_features(matrix: Any, where: str, own_rows: range | None = None) -> Features:
+def matrix_features(
+    matrix: Any, where: str, own_rows: range | None = None, names: tuple[str, ...] = ()
+) -> Features:
     """Return the features of a matrix of numbers [n, f], an array or SciPy CSR; `InputError`.
 
-    They are the rows `own_rows` of a rank, or all.
+    They are the rows `own_rows` of a rank, or all; `names` are those of the columns.
     """
     is_sparse = hasattr(matrix, "toarray")
     if is_sparse:
@@ -174,23 +184,26 @@ def matrix_features(matrix: Any, where: str, own_rows: range | None = None) -> F
         matrix.eliminate_zeros()
     else:
         check_array(matrix, where, "[n, f]")
+    num_rows, columns = matrix.shape
     count = matrix.nnz if is_sparse else np.count_nonzero(matrix)
+    own = range(num_rows) if own_rows is None else own_rows
 
-    own = range(matrix.shape[0]) if own_rows is None else own_rows
-
-    def blocks(rows: int) -> FeatureStream:
-        for first in range(own.start, own.stop, rows):
-            block = matrix[first : min(first + rows, own.stop)]
+    def blocks() -> FeatureStream:
+        step = _rows_of_block(columns)
+        for first in range(own.start, own.stop, step):
+            block = matrix[first : min(first + step, own.stop)]
             yield block.toarray() if is_sparse else block
 
-    features = Features.of_matrix(matrix.shape, matrix.dtype, blocks, where, own)
-    density = count / max(1, matrix.shape[0] * matrix.shape[1])
-    return replace(features, matrix=matrix if is_sparse else None, density=density)
-
-
-def named_features(matrix: Array, where: str, names: tuple[str, ...]) -> Features:
-    """Return the features of a matrix of numbers [n, f] with named columns; `InputError`."""
-    return replace(matrix_features(matrix, where), names=names)
+    return Features(
+        columns,
+        matrix.dtype,
+        blocks,
+        partial("{}, row {}".format, where),
+        own.start,
+        matrix=matrix if is_sparse else None,
+        density=count / max(1, num_rows * columns),
+        names=names,
+    )
 
 
 def _check_edges(where: str, edges: Edges) -> None:
