@@ -64,11 +64,14 @@ class EdgeArrays:
         first = 0
         text, quiet = f"reading {self.path.name}", self.num_edges < _QUIET_BELOW_EDGES
         with Progress(text, self.num_edges, "edges", quiet=quiet) as progress:
-            features, labels = self._feature_rows(), self._label_rows()
-            roles = self._blocks(self.split)
+            features, roles = self._blocks(self.features), self._blocks(self.split)
+            labels = repeat(None) if self.labels is None else self.labels.blocks()
             streams = zip(self.pairs(), weights, ids, features, roles, labels, strict=False)
             for (src, dst), values, numbers, rows, split, classes in streams:
                 locate = partial(locate_in, self.where, first)
+                if rows is not None:
+                    # In the dtype of the file: what the store rounds is told where it is cast.
+                    rows = rows.reshape(len(rows), -1)
                 if split is not None and self.split is not None:
                     split = split_from_codes(split, self.split.where)
                 data = EdgeData(rows, split, labels=classes)
@@ -76,19 +79,8 @@ class EdgeArrays:
                 first += len(src)
                 progress.advance(len(src))
 
-    def _feature_rows(self) -> Iterator[Array | None]:
-        # In the dtype of the file: what the store rounds is told where it is cast.
-        if self.features is None or len(self.features.shape) == 1:
-            for block in self._blocks(self.features):
-                yield None if block is None else block[:, None]
-        else:
-            yield from self.features.rows(CHUNK_EDGES, _MEMORY_BYTES)
-
-    def _label_rows(self) -> Iterator[Array | None]:
-        return repeat(None) if self.labels is None else self.labels.blocks()
-
     def _blocks(self, array: ArrayFile | None) -> Iterator[Array | None]:
-        return repeat(None) if array is None else array.flat(0, self.num_edges, CHUNK_EDGES)
+        return repeat(None) if array is None else array.rows(CHUNK_EDGES, _MEMORY_BYTES)
 
 
 @dataclass(frozen=True)
@@ -113,11 +105,7 @@ class EdgeLabels:
     def blocks(self) -> Iterator[Array]:
         """Yield the labels in stored order; raises `InputError` for an invalid one."""
         array, first = self.array, 0
-        if len(array.shape) == 1:
-            stream = array.flat(0, array.shape[0], CHUNK_EDGES)
-        else:
-            stream = array.rows(CHUNK_EDGES, _MEMORY_BYTES)
-        for block in stream:
+        for block in array.rows(CHUNK_EDGES, _MEMORY_BYTES):
             if self.is_number:
                 yield block.reshape(len(block), -1).astype(np.float64, copy=False)
             elif block.ndim == 1:

@@ -358,6 +358,18 @@ class TableFile:
         return Table(columns, len(rows), lambda row: _line(block, lines[row]))
 
 
+def common_width(features: Sequence[tuple[TableFile, Sequence[int]]], owners: str) -> int:
+    """Return the width of the features in columns of files; `InputError` if widths differ."""
+    widths = [file.width(columns) for file, columns in features]
+    for (file, _), width in zip(features, widths, strict=True):
+        if width != widths[0]:
+            raise InputError(
+                f"{file.path}: has {width} columns of features and {features[0][0].path} has "
+                f"{widths[0]}; give all {owners} equally many"
+            )
+    return widths[0]
+
+
 def _filled_lines(block: TextBlock) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(block.data.split(b"\n")[:-1]):
         text = line.decode("utf-8", "surrogateescape").strip("\r")

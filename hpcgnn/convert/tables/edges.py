@@ -12,7 +12,7 @@ from hpcgnn.console import report
 from hpcgnn.convert.nodes import EdgeType
 from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.files import decoded
-from hpcgnn.convert.read.tables import Kind, Table, TableFile, numbers_of
+from hpcgnn.convert.read.tables import Kind, Table, TableFile, common_width, numbers_of
 from hpcgnn.convert.source import EdgeChunk, EdgeStream
 from hpcgnn.convert.tables.codes import NO_CLASS, SIGNS, roles_of
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
@@ -102,22 +102,15 @@ class EdgeTable:
     def columns(self) -> EdgeColumns:
         """The edge data in these files; raises `InputError` if files differ in it."""
         first = self.files[0]
-        widths = [file.table.width(file.features) if file.features else 0 for file in self.files]
-        for file, width in zip(self.files, widths, strict=True):
-            if width != widths[0]:
-                raise InputError(
-                    f"{file.table.path}: has {width} columns of features and "
-                    f"{first.table.path} has {widths[0]}; give all edges equally many"
-                )
+        width = common_width([(file.table, file.features) for file in self.files], "edges")
         weighted = any("weight" in file.columns for file in self.files)
-        columns = EdgeColumns(
-            weighted, first.part is not None or "split" in first.columns, widths[0]
-        )
+        columns = EdgeColumns(weighted, first.part is not None or "split" in first.columns, width)
         if "label" in first.columns:
             return replace(columns, num_labels=1)
+        if not first.targets:
+            return columns
         dtype = "<f4" if self.are_numbers else "|u1"
-        width = len(first.targets)
-        return replace(columns, num_labels=width, label_dtype=dtype) if width else columns
+        return replace(columns, num_labels=len(first.targets), label_dtype=dtype)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from hpcgnn.console import report
 from hpcgnn.convert.nodes import class_numbers, labelled, split_from_masks
 from hpcgnn.convert.pieces import SharedFiles
 from hpcgnn.convert.read.arrays import Narrowing, file_features, file_shape
-from hpcgnn.convert.read.tables import Kind, Table, classes_of, is_missing
+from hpcgnn.convert.read.tables import Kind, Table, classes_of, common_width, is_missing
 from hpcgnn.convert.source import (
     ConvertOptions,
     Features,
@@ -309,15 +309,9 @@ def _column_of(kind: str, name: str, table: NodeTable) -> int:
 def _features(rows: _Rows, options: ConvertOptions) -> Features:
     """Return the features of the rows, brought into node order in a scratch file if necessary."""
     tables, files = rows.tables, rows.files
-    widths = files.ranks.from_first(lambda: [table.file.width(table.features) for table in tables])
-    with files.ranks.agree():
-        for table, width in zip(tables, widths, strict=True):
-            if width != widths[0]:
-                raise InputError(
-                    f"{table.file.path}: has {width} columns of features and "
-                    f"{tables[0].file.path} has {widths[0]}; give all nodes equally many"
-                )
-    none = np.zeros((0, widths[0]), options.dtype or np.float32)
+    columns = [(table.file, table.features) for table in tables]
+    width = files.ranks.from_first(lambda: common_width(columns, "nodes"))
+    none = np.zeros((0, width), options.dtype or np.float32)
     where = str(tables[0].file.path)
 
     def kinds(number: int) -> dict[int, Kind]:
@@ -330,17 +324,17 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
             # Checked here, because rows that move could not be located later.
             yield narrowing.rows(features, block.locate)
 
-    names = tables[0].file.named(tables[0].features, widths[0])
+    names = tables[0].file.named(tables[0].features, width)
     if rows.nodes is None:
-        return Features(widths[0], none.dtype, as_read, lambda _: where, names=names)
+        return Features(width, none.dtype, as_read, lambda _: where, names=names)
     matrix = rows.put_features(as_read(), none)
 
     def in_order() -> FeatureStream:
-        step = max(1, _SCRATCH_BYTES // (none.itemsize * widths[0]))
+        step = max(1, _SCRATCH_BYTES // (none.itemsize * width))
         for start in range(0, len(matrix), step):
             yield np.array(matrix[start : start + step])
 
-    return Features(widths[0], none.dtype, in_order, lambda _: where, rows.own.start, names=names)
+    return Features(width, none.dtype, in_order, lambda _: where, rows.own.start, names=names)
 
 
 def with_graphs(nodes: Nodes, options: ConvertOptions) -> tuple[Nodes, tuple[str, ...]]:
