@@ -203,19 +203,17 @@ def _write(
             of_type += np.bincount(types, minlength=len(of_type))
         parts = [(len(o) - 1, len(data)) for o, data in (nodes.names or tuple)()]
         num_names, name_bytes = np.sum([(0, 0), *parts], axis=0).tolist()
-        counts = tuple(of_type.tolist())
         features = 0
         if sparse is not None and reads:
             column = sparse_column(sparse, num_nodes, options, readers)
             features = sum(rows.num_edges for (rows,) in column.pieces)
-        names = num_names, name_bytes
-        rows = len(feed.rows)
         return ShareSizes(
             len(own_nodes),
             feed.count(),
-            counts,
-            *names,
-            rows=rows,
+            tuple(of_type.tolist()),
+            num_names,
+            name_bytes,
+            rows=len(feed.rows),
             features=features,
             edge_rows=edge_rows,
         )

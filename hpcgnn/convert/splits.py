@@ -27,17 +27,17 @@ def parse_shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def check_shares(shares: Sequence[float], option: str = "--random-split") -> None:
+def check_shares(shares: Sequence[float]) -> None:
     """Raise `InputError` unless these are three percentages that sum to at most 100."""
     text = ",".join(f"{share:g}" for share in shares)
     if len(shares) != 3 or not all(0 <= share <= 100 for share in shares):
-        raise InputError(f"{option} {text}: give three percentages such as 60,20,20")
+        raise InputError(f"--random-split {text}: give three percentages such as 60,20,20")
     if abs(sum(shares) - 1) <= _ROUNDING:
         whole = ",".join(f"{100 * share:g}" for share in shares)
-        raise InputError(f"{option} {text}: give percentages; for all nodes, {whole}")
+        raise InputError(f"--random-split {text}: give percentages; for all nodes, {whole}")
     if not 0 < sum(shares) <= 100 + _ROUNDING:
         raise InputError(
-            f"{option} {text}: the percentages sum to {sum(shares):g}; give at most 100"
+            f"--random-split {text}: the percentages sum to {sum(shares):g}; give at most 100"
         )
 
 

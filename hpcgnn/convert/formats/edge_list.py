@@ -219,11 +219,11 @@ def _with_split_files(
                 raise InputError(
                     "--split-file: give the number of nodes, with --num-nodes or --nodes"
                 )
+        where = dict(zip(SPLIT_NAMES, paths, strict=True))
         ids = {
             part: _ids_of(Path(path), Ids(0, index, part), num_nodes, options.ranks)
-            for part, path in zip(SPLIT_NAMES, paths, strict=True)
+            for part, path in where.items()
         }
-        where = dict(zip(SPLIT_NAMES, paths, strict=True))
         with options.ranks.agree():
             splits[name] = split_from_indices(ids, options.ranks.range_of(num_nodes), where)
     return replace(nodes, splits=splits)

@@ -35,7 +35,6 @@ class ProgramFile:
 
     path: Path
     name: str
-    package: str
     split: InstanceSplit
 
 
@@ -63,7 +62,7 @@ def find_files(folders: Sequence[Path], options: ProgramOptions) -> list[Program
         raise InputError(f"{folders[0]}: holds no Python files; give folders of Python sources")
     unseen = _unseen_packages([package for _, _, package in paths], options)
     files = [
-        ProgramFile(path, name, package, _split(name, package in unseen, options))
+        ProgramFile(path, name, _split(name, package in unseen, options))
         for path, name, package in paths
     ]
     return sorted(files, key=lambda file: draw(options.seed, "order", file.name))

@@ -240,6 +240,11 @@ class TableFile:
             return int(self.features(table, columns).shape[1])
         return 0
 
+    def integers(self, column: int) -> NDArray[np.int64]:
+        """Return a whole column of integers; raises `InputError`."""
+        parts = [block.integers(column) for block in self.blocks({column: "integer"})]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+
     def blocks(self, types: Mapping[int, Kind], block_bytes: int = BLOCK_BYTES) -> Iterator[Table]:
         """Yield the rows, with the columns of `types`; raises `InputError` with the place."""
         if self.is_parquet:
@@ -393,8 +398,7 @@ def _whole(column: Any) -> Any:
 
 def read_column(path: Path) -> NDArray[np.int64]:
     """Return the integers of a file that has one on each line; raises `InputError`."""
-    blocks = TableFile.plain(path, 1, ",").blocks({0: "integer"})
-    return np.concatenate([np.zeros(0, np.int64), *(block.integers(0) for block in blocks)])
+    return TableFile.plain(path, 1, ",").integers(0)
 
 
 def integer_lines(

@@ -222,7 +222,7 @@ def _graphs(rows: _Rows) -> GlobalIndices:
     for table in tables:
         if table.graph < 0:
             raise InputError(f"{table.file.path}: has no column graph, as other tables do; add it")
-    numbers = rows.put([table.integers(table.graph) for table in tables], -1)
+    numbers = rows.put([table.file.integers(table.graph) for table in tables], -1)
     # The graph of a node without a row is unknown.
     if (node := first_true(numbers < 0)) is not None:
         raise InputError(
@@ -350,7 +350,7 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> tuple[Nodes, tuple[str
     if not tables.tables or max(tables.tables[0].graph, tables.tables[0].id) < 0:
         raise InputError(f"--graphs {path}: needs a table with a header and a column graph")
     (table,) = tables.tables
-    numbers = Numbers(table.integers(table.id if table.graph < 0 else table.graph))
+    numbers = Numbers(table.file.integers(table.id if table.graph < 0 else table.graph))
     order = np.argsort(numbers.ids, kind="stable")
     numbers = Numbers(numbers.ids[order])
     if (repeated := first_true(np.diff(numbers.ids) == 0)) is not None:

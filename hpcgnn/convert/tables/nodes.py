@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from hpcgnn.convert.nodes import SPLIT_PREFIXES
 from hpcgnn.convert.read.arrays import file_shape
 from hpcgnn.convert.read.tables import TableFile, counts_columns, has_decimal_comma
@@ -13,7 +11,6 @@ from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.tables.edges import columns_by_role
 from hpcgnn.convert.tables.ids import Column
 from hpcgnn.errors import InputError
-from hpcgnn.typing import GlobalIndices
 
 NODE_ROLES = ("id", "graph", "label", "split", "features", "ignore")
 NODE_NAMES = {
@@ -49,11 +46,6 @@ class NodeTable:
         kinds = {"graph": self.graph >= 0, "label": self.label >= 0, "features": self.features}
         splits = [f"split {name}" for name in (*self.splits, *([""] if self.masks else []))]
         return frozenset([*(kind for kind, present in kinds.items() if present), *splits])
-
-    def integers(self, column: int) -> GlobalIndices:
-        """Return a column of integers."""
-        parts = [block.integers(column) for block in self.file.blocks({column: "integer"})]
-        return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def ignored(self) -> Iterator[str]:
         """Yield the columns that are left out, and a header of numbers."""
@@ -178,13 +170,13 @@ def _read_roles(
     roles = columns_by_role(file, NODE_NAMES)
     option = section or "--node-columns"
     for role in ("id", "graph", "label"):
-        if role in columns and (found := find([columns[role]], option)):
-            roles[role] = found[0]
+        if role in columns and (numbers := find([columns[role]], option)):
+            roles[role] = numbers[0]
         elif role in columns and role != "id":
             roles.pop(role, None)
     lower = [name.lower() for name in file.names]
     splits = {
-        file.names[i].lower().removeprefix("split").strip("_"): i
+        name.removeprefix("split").strip("_"): i
         for i, name in enumerate(lower)
         if name == "split" or name.startswith("split_")
     }
