@@ -44,8 +44,8 @@ class Rows(NamedTuple):
     order: int
 
 
-Kinds: TypeAlias = "Callable[[int], Mapping[int, Kind]]"
-"""Maps a file's number to the kind that each of its columns is read as."""
+Kinds: TypeAlias = "Sequence[Mapping[int, Kind]]"
+"""For each file, the kinds that its columns are read as."""
 
 
 class SharedFiles:
@@ -67,7 +67,7 @@ class SharedFiles:
         with Progress("reading", total >> 10, "KiB of the first rank's", quiet=quiet) as progress:
             for piece in pieces:
                 row = 0
-                for table in piece.file.blocks(kinds(piece.file_number)):
+                for table in piece.file.blocks(kinds[piece.file_number]):
                     order = (piece.number << PLACE_BITS) + row
                     if order >= after:
                         yield Rows(table, piece.file_number, order)
@@ -77,7 +77,7 @@ class SharedFiles:
     def sample(self, kinds: Kinds) -> Iterator[Rows]:
         """Yield a small first block from a few of this rank's pieces."""
         for piece in self.share[:: max(1, len(self.share) // _SAMPLED_PIECES)]:
-            for table in piece.file.blocks(kinds(piece.file_number), _SAMPLED_BYTES):
+            for table in piece.file.blocks(kinds[piece.file_number], _SAMPLED_BYTES):
                 yield Rows(table, piece.file_number, piece.number << PLACE_BITS)
                 break
 
@@ -94,12 +94,12 @@ class SharedFiles:
                 check(block)
                 yield block
 
-        return self.ranks.rounds(checked(), lambda: Rows(self._files[0].no_rows(kinds(0)), 0, 0))
+        return self.ranks.rounds(checked(), lambda: Rows(self._files[0].no_rows(kinds[0]), 0, 0))
 
-    def locate(self, column: Callable[[int], int], order: int) -> str:
-        """Describe where the row with this `order` is; `column(file_number)` is any column."""
+    def locate(self, columns: Sequence[int], order: int) -> str:
+        """Describe where the row with this `order` is; `columns` has any column of each file."""
         piece, row = self._pieces[order >> PLACE_BITS], order & ((1 << PLACE_BITS) - 1)
-        for table in piece.file.blocks({column(piece.file_number): "text"}):
+        for table in piece.file.blocks({columns[piece.file_number]: "text"}):
             if row < table.num_rows:
                 return table.locate(row)
             row -= table.num_rows

@@ -57,7 +57,9 @@ def _read_one(path: Path, options: ConvertOptions) -> GraphSource:
 
 def _read_parts(path: Path) -> GraphSource:
     """Read a training, a validation and a test file as one graph without edges between them."""
-    sides, features, labels, splits, inputs = [], [], [], [], []
+    sides, splits, inputs = [], [], []
+    features: list[Array] = []
+    labels: list[Array] = []
     start = 0
     for part, role in SPLIT_NAMES.items():
         files = [path / f"{part}_{name}" for name in ("graph.json", "feats.npy", "labels.npy")]
@@ -65,16 +67,15 @@ def _read_parts(path: Path) -> GraphSource:
         nodes, links = _node_link(files[0])
         rows = _ids(nodes, files[0], start)
         sides.append(_ends(links, rows, files[0]))
-        features.append(open_npy(files[1]).load())
-        labels.append(open_npy(files[2]).load())
-        for file, array in zip(files[1:], (features[-1], labels[-1]), strict=True):
+        for file, arrays in zip(files[1:], (features, labels), strict=True):
+            array = open_npy(file).load()
+            arrays.append(array)
             if array.shape[:1] != (len(nodes),):
                 raise InputError(f"{file}: has shape {array.shape} for {len(nodes)} nodes")
-        for file, arrays in zip(files[1:], (features, labels), strict=True):
-            if arrays[-1].shape[1:] != arrays[0].shape[1:]:
+            if array.shape[1:] != arrays[0].shape[1:]:
                 raise InputError(
-                    f"{file}: has rows of shape {arrays[-1].shape[1:]}, and those for training "
-                    f"have {arrays[0].shape[1:]}; give all the same"
+                    f"{file}: has rows of shape {array.shape[1:]}, and those for training have "
+                    f"{arrays[0].shape[1:]}; give all the same"
                 )
         splits.append(np.full(len(nodes), role, np.uint8))
         start += len(nodes)
@@ -88,14 +89,12 @@ def _read_parts(path: Path) -> GraphSource:
 
 
 def _node_link(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    data = read_json(path)
-    links = data.get("links", data.get("edges")) if isinstance(data, dict) else None
-    nodes = data.get("nodes") if isinstance(data, dict) else None
+    content = read_json(path)
+    data: Any = content if isinstance(content, dict) else {}
+    nodes, links = data.get("nodes"), data.get("links", data.get("edges"))
     for name, entries in (("nodes", nodes), ("links", links)):
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise InputError(f"{path}: has no list {name!r}; save networkx's node_link_data")
-    assert nodes is not None
-    assert links is not None
     return nodes, links
 
 

@@ -49,17 +49,13 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     fields = {name: v for name, v in numeric.items() if v.dimensions == (time, *grid)}
     static = {name: v for name, v in numeric.items() if v.dimensions == grid}
     shape = next(iter({**fields, **static}.values())).shape[-len(grid) :]
-    coordinates = [
-        _coordinates(axes[name]) if name in axes else np.arange(length, dtype=np.float64)
-        for name, length in zip(grid, shape, strict=True)
-    ]
-    for name, values in zip(grid, coordinates, strict=True):
+    coordinates, box = [], []
+    for name, length in zip(grid, shape, strict=True):
+        values = _coordinates(axes[name]) if name in axes else np.arange(length, dtype=np.float64)
         if not np.isfinite(values).all():
             raise InputError(f"{path}: {name} is not finite everywhere; fill in the coordinates")
-    box = tuple(
-        _period(axes[name], values) if name in axes else 0.0
-        for name, values in zip(grid, coordinates, strict=True)
-    )
+        coordinates.append(values)
+        box.append(_period(axes[name], values) if name in axes else 0.0)
     points = np.meshgrid(*coordinates, indexing="ij")
     # In CF the last axis is x, unless the first axis is a longitude.
     order = range(len(grid))[:: 1 if grid[0] in axes and _is_longitude(axes[grid[0]]) else -1]

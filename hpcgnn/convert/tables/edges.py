@@ -130,9 +130,7 @@ class EdgeTable:
         They have the columns of features and targets, and those of `roles` that the files have.
         """
         files = SharedFiles([file.table for file in self.files], ranks)
-
-        def kinds(number: int) -> dict[int, Kind]:
-            return self.files[number].kinds(roles)
+        kinds = [file.kinds(roles) for file in self.files]
 
         def check(rows: Rows) -> None:
             for role in {"src", "dst"} & set(roles):

@@ -171,9 +171,8 @@ def _read_ids(
     columns: Sequence[Sequence[int]], files: SharedFiles, *, named: bool, sample: bool
 ) -> Iterator[Any]:
     """Yield the ids in columns, names or numbers, all or a `sample`; collective."""
-
-    def kinds(number: int) -> dict[int, Kind]:
-        return dict.fromkeys(columns[number], "text" if named else "integer")
+    kind: Kind = "text" if named else "integer"
+    kinds = [dict.fromkeys(of_file, kind) for of_file in columns]
 
     def ids_of(rows: Rows) -> Any:
         read = partial(_names, rows.table) if named else rows.table.integers
@@ -258,9 +257,7 @@ class Ids:
 
 def id_rows(files: SharedFiles, columns: Sequence[Ids]) -> Iterator[Rows]:
     """Yield the rows of files with the id column of each; collective."""
-
-    def kinds(number: int) -> dict[int, Kind]:
-        return {columns[number].column: columns[number].kind}
+    kinds = [{ids.column: ids.kind} for ids in columns]
 
     def check(rows: Rows) -> None:
         columns[rows.file_number].values(rows.table)

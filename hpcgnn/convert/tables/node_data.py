@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -177,8 +176,9 @@ class _Rows:
             ordered = np.lexsort((orders, nodes))
             repeated = first_true(nodes[ordered[1:]] == nodes[ordered[:-1]])
             if repeated is not None:
+                columns = [table.any_column for table in self.tables]
                 first, second = (
-                    self.files.locate(lambda number: self.tables[number].any_column, int(orders[i]))
+                    self.files.locate(columns, int(orders[i]))
                     for i in ordered[repeated : repeated + 2]
                 )
                 file = second.rpartition(": ")[0]
@@ -200,16 +200,13 @@ class _Rows:
                 )
 
     def column(
-        self,
-        column: Callable[[NodeTable], int],
-        kind: Kind,
-        read: Callable[[Table, int], Array],
+        self, columns: Sequence[int], kind: Kind, read: Callable[[Table, int], Array]
     ) -> list[Array]:
-        """Return a column of this rank's rows, in blocks; 0 for tables that lack the column."""
+        """Return a column of this rank's rows, in blocks; 0 for tables where it is -1."""
         blocks = []
         with self.files.ranks.agree():
             for piece in self.files.share:
-                number = column(self.tables[piece.file_number])
+                number = columns[piece.file_number]
                 for block in piece.file.blocks({max(number, 0): kind if number >= 0 else "text"}):
                     # Only columns of roles and masks, which are uint8, may be missing.
                     zeros = np.zeros(block.num_rows, np.uint8)
@@ -234,21 +231,20 @@ def _graphs(rows: _Rows) -> GlobalIndices:
 
 def _labels(rows: _Rows, separator: str | None) -> Labels:
     tables, ranks = rows.tables, rows.files.ranks
-    table = next(node_table for node_table in tables if node_table.label >= 0)
-    path, column = table.file.path, table.label
+    columns = [table.label for table in tables]
+    first = next(table for table in tables if table.label >= 0)
+    path = first.file.path
     with ranks.agree():
-        if not all(node_table.label >= 0 for node_table in tables):
+        if min(columns) < 0:
             raise InputError(f"{path}: has labels, and other node tables do not; give them to all")
-    where = f"{path}: {table.file.describe(column)}"
-    if separator is None and all(
-        node_table.file.numeric[node_table.label] for node_table in tables
-    ):
-        parts = rows.column(lambda node_table: node_table.label, "number", _classes)
+    where = f"{path}: {first.file.describe(first.label)}"
+    if separator is None and all(table.file.numeric[table.label] for table in tables):
+        parts = rows.column(columns, "number", _classes)
         values = rows.put([np.zeros(0, np.int32), *parts], -1)
         with ranks.agree():
             labels = labelled(values, where, first=rows.own.start)
         return replace(labels, num_classes=max(ranks.gather(labels.num_classes)))
-    chunks = rows.column(lambda node_table: node_table.label, "text", Table.texts)
+    chunks = rows.column(columns, "text", Table.texts)
     with ranks.agree():
         own_names, codes = classes_of(chunks, where)
     names = sorted(set[str]().union(*ranks.gather(own_names)), key=str.encode)
@@ -291,7 +287,8 @@ def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
     def columns(kind: str, read: Callable[[Table, int], Array]) -> dict[str, Array]:
         arrays = {}
         for name in dict.fromkeys(name for table in tables for name in getattr(table, kind)):
-            parts = rows.column(partial(_column_of, kind, name), "text", read)
+            numbers = [getattr(table, kind).get(name, -1) for table in tables]
+            parts = rows.column(numbers, "text", read)
             arrays[name] = rows.put([np.zeros(0, np.uint8), *parts], 0)
         return arrays
 
@@ -302,10 +299,6 @@ def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
     return splits
 
 
-def _column_of(kind: str, name: str, table: NodeTable) -> int:
-    return int(getattr(table, kind).get(name, -1))
-
-
 def _features(rows: _Rows, options: ConvertOptions) -> Features:
     """Return the features of the rows, brought into node order in a scratch file if necessary."""
     tables, files = rows.tables, rows.files
@@ -313,9 +306,7 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
     width = files.ranks.from_first(lambda: common_width(columns, "nodes"))
     none = np.zeros((0, width), options.dtype or np.float32)
     where = str(tables[0].file.path)
-
-    def kinds(number: int) -> dict[int, Kind]:
-        return tables[number].file.feature_kinds(tables[number].features)
+    kinds = [table.file.feature_kinds(table.features) for table in tables]
 
     def as_read() -> FeatureStream:
         narrowing = Narrowing(none.dtype)
