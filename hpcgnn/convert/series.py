@@ -1,8 +1,9 @@
 """Time series of node and edge fields: the form readers return, and the writing to a store."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -202,13 +203,12 @@ class SeriesColumn:
         rows = max(1, _BLOCK_BYTES // info.row_bytes)
         self.missing[name], known = 0, np.zeros(len(own), np.bool_)
         quiet = self.quiet or steps < _QUIET_BELOW_STEPS
-        read_edges = self._edges(info.dtype) if info.of_edges else None
+        read = self._edge_rows(info.dtype) if info.of_edges else self.array.read
         with Progress(f"writing {name}", steps, "steps", quiet=quiet) as progress:
             for step in range(steps):
-                read = read_edges(step) if read_edges else partial(self.array.read, step)
                 for start in range(own.start, own.stop, rows):
                     stop = min(start + rows, own.stop)
-                    block = read(start, stop).reshape(stop - start, -1)
+                    block = read(step, start, stop).reshape(stop - start, -1)
                     absent = np.isnan(block)
                     self.missing[name] += int(np.count_nonzero(absent))
                     known[start - own.start :][: len(block)] |= ~absent.all(axis=1)
@@ -219,32 +219,32 @@ class SeriesColumn:
         owners = "edges" if info.of_edges else "nodes"
         self.missing[f"{name}, {owners} without any value"] = int(np.count_nonzero(~known))
 
-    def _edges(self, dtype: np.dtype[Any]) -> Callable[[int], Callable[[int, int], Array]]:
-        """Return a function of a step that returns a reader of rows in the store's edge order."""
+    def _edge_rows(self, dtype: np.dtype[Any]) -> Callable[[int, int, int], Array]:
+        """Return a function of (step, start, stop) that reads rows in the store's edge order."""
         array, name = self.array, self.array.name
         positions, mirrored = split_places(self.places())
         is_flux = name in self.series.fluxes
         if mirrored.any() and not is_flux:
             report(f"{name}: reverse edges get their edge's value; --fluxes {name} negates it")
 
-        def at_step(step: int) -> Callable[[int, int], Array]:
-            whole = array.read(step, 0, array.shape[1]).reshape(array.shape[1], -1)
+        @lru_cache(maxsize=1)
+        def input_rows(step: int) -> Array:
+            return array.read(step, 0, array.shape[1]).reshape(array.shape[1], -1)
 
-            def read(start: int, stop: int) -> Array:
-                input_edges = positions[start:stop]
-                rows = whole[np.maximum(input_edges, 0)].astype(dtype, copy=False)
-                if is_flux:
-                    np.negative(rows, out=rows, where=mirrored[start:stop, None])
-                rows[input_edges < 0] = 0
-                return rows
+        def read(step: int, start: int, stop: int) -> Array:
+            input_edges = positions[start:stop]
+            rows = input_rows(step)[np.maximum(input_edges, 0)].astype(dtype, copy=False)
+            if is_flux:
+                np.negative(rows, out=rows, where=mirrored[start:stop, None])
+            rows[input_edges < 0] = 0
+            return rows
 
-            return read
-
-        return at_step
+        return read
 
 
 def total_missing(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Return the number of missing values of each field, summed over the counts of all ranks."""
-    names = {name: None for of_rank in counts for name in of_rank}
-    totals = {name: sum(of_rank.get(name, 0) for of_rank in counts) for name in names}
+    totals: Counter[str] = Counter()
+    for of_rank in counts:
+        totals.update(of_rank)
     return {name: total for name, total in totals.items() if total}
