@@ -22,6 +22,9 @@ SPLIT_NAMES = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 SPLIT_PREFIXES = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 """Prefixes of the names of split arrays, before `_mask` or `_idx`."""
 
+MASK_NAMES = {f"{prefix}_mask": part for part, names in SPLIT_PREFIXES.items() for prefix in names}
+"""The sets of a split by the common names of their masks."""
+
 _LARGEST_LABEL = (1 << 20) - 1
 """Labels are bounded because a model has an output for each number up to the largest."""
 
@@ -107,15 +110,13 @@ def find_masks(
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the masks that `get` finds under common names, and their places; `InputError`."""
     masks, where = {}, {}
-    for part, prefixes in SPLIT_PREFIXES.items():
-        for name in (f"{prefix}_mask" for prefix in prefixes):
-            if part not in masks and (mask := get(name)) is not None:
-                masks[part], where[part] = mask, f"{origin}: {name}"
-                if mask.ndim == 0:
-                    raise InputError(
-                        f"{where[part]} is a single value; give a vector of 0 and 1, one for each "
-                        "node"
-                    )
+    for name, part in MASK_NAMES.items():
+        if part not in masks and (mask := get(name)) is not None:
+            masks[part], where[part] = mask, f"{origin}: {name}"
+            if mask.ndim == 0:
+                raise InputError(
+                    f"{where[part]} is a single value; give a vector of 0 and 1, one for each node"
+                )
     return masks, where
 
 

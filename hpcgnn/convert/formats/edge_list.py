@@ -258,27 +258,26 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
     counted = source.counted or (count is None and bool(tables))
     index: Index | None = None
     if tables:
-        ids = find_index(tables.ids, [], options, relabel=False, without_ids=tables.lack_of_ids)
-        if ids is not None and (ids.named or ids.nodes().original_id is not None):
+        index = find_index(tables.ids, [], options, relabel=False, without_ids=tables.lack_of_ids)
+        if index is not None and (index.named or index.nodes().original_id is not None):
             raise InputError(
                 f"{tables.tables[0].file.path}: the nodes of {source.path} are numbered from 0; "
                 "list each number once in the table, or leave out the ids"
             )
-        index = ids
-        more = read_nodes(tables, index, options)
-        count = count or count_rows(more, tables, options.ranks)
+        of_tables = read_nodes(tables, index, options)
+        count = count or count_rows(of_tables, tables, options.ranks)
         if node_data.kinds or any(
-            getattr(node_data, name) is not None and getattr(more, name) is not None
+            getattr(node_data, name) is not None and getattr(of_tables, name) is not None
             for name in ("features", "labels")
         ):
             raise InputError(f"--nodes: {source.path} has node data of its own; leave one out")
-        check_nodes(more, count, str(tables.paths[0]))
+        check_nodes(of_tables, count, str(tables.paths[0]))
         node_data = replace(
             node_data,
-            features=node_data.features or more.features,
-            labels=node_data.labels or more.labels,
-            splits={**node_data.splits, **more.splits},
-            graph=node_data.graph if more.graph is None else more.graph,
+            features=node_data.features or of_tables.features,
+            labels=node_data.labels or of_tables.labels,
+            splits={**node_data.splits, **of_tables.splits},
+            graph=node_data.graph if of_tables.graph is None else of_tables.graph,
         )
     node_data = _with_split_files(node_data, index, count, options)
     inputs = (*source.inputs, *tables.paths)

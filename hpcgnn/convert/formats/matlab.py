@@ -1,5 +1,6 @@
 """MATLAB files (.mat) up to version 7.2: a sparse adjacency matrix and node data."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the graph of a file; raises `InputError`."""
     del options  # no option applies
     file = MatFile(path)
-    name = next((variable for variable in _ADJACENCY if variable in file), "")
+    name = _first_in(file, _ADJACENCY)
     matrix = file.load(name) if name else None
     if "Problem" in file and not name:
         # The layout of the SuiteSparse collection.
@@ -38,18 +39,20 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     weights = None if (coo.data == 1).all() else coo.data
     fields: dict[str, Any] = {}
     used = {name, "Problem"}
-    if key := next((variable for variable in _FEATURES if variable in file), ""):
-        value, where = file.load(key), f"{path}: {key}"
-        rows = value.tocsr() if scipy.sparse.issparse(value) else np.asarray(value)
-        fields["features"] = matrix_features(rows, where)
+    if key := _first_in(file, _FEATURES):
+        fields["features"] = matrix_features(file.load(key), f"{path}: {key}")
         used.add(key)
-    if key := next((variable for variable in _LABELS if variable in file), ""):
+    if key := _first_in(file, _LABELS):
         fields["labels"] = labelled(_labels(file.load(key)), f"{path}: {key}")
         used.add(key)
     edges = {"": Edges(coo.row.astype(np.int64), coo.col.astype(np.int64), weights)}
     ignored = tuple(variable for variable in file if variable not in used)
     nodes = Nodes(**fields)
     return array_source(path, edges, matrix.shape[0], nodes, inputs=(path,), ignored=ignored)
+
+
+def _first_in(file: MatFile, names: Sequence[str]) -> str:
+    return next((name for name in names if name in file), "")
 
 
 def _labels(value: Any) -> Array:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import (
-    SPLIT_PREFIXES,
+    MASK_NAMES,
     EdgeType,
     edge_ends,
     find_masks,
@@ -49,8 +49,7 @@ from hpcgnn.typing import Array
 
 _BY_NAME = "pyg:"
 _DGL_FEATURES = ("feat", "x", "features")
-_MASKS = frozenset(f"{prefix}_mask" for prefixes in SPLIT_PREFIXES.values() for prefix in prefixes)
-_TORCH_GEOMETRIC_KEYS = _MASKS | {
+_TORCH_GEOMETRIC_KEYS = MASK_NAMES.keys() | {
     "edge_index",
     "edge_weight",
     "edge_attr",
@@ -200,7 +199,7 @@ def torch_geometric_graphs(
 
         splits = _find_splits(mask, options, origin)
         return replace(source, nodes=replace(source.nodes, labels=labels, splits=splits))
-    ignored += tuple(sorted(key for key in _MASKS if any(hasattr(d, key) for _, d in located)))
+    ignored += tuple(sorted(key for key in MASK_NAMES if any(hasattr(d, key) for _, d in located)))
     rows = _stacked([array.reshape(1, -1) for array in values], where)
     return many(rows, ignored=ignored)
 
@@ -340,7 +339,7 @@ def from_dgl(
         data = graph.nodes[name].data if several else graph.ndata
         count = graph.num_nodes(name) if several else graph.num_nodes()
         keys = [_first(names, data) for names in (_DGL_FEATURES, _DGL_LABELS)]
-        ignored += [f"ndata {key}" for key in data if key not in {*keys, *_MASKS}]
+        ignored += [f"ndata {key}" for key in data if key not in {*keys, *MASK_NAMES}]
         values = [data[key] if key else None for key in keys]
         nodes = _nodes(where, values[0], values[1])
         splits = _find_splits(data.get, options, where)

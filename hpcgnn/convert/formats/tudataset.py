@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from hpcgnn.convert.read.arrays import Edges, many_graphs
 from hpcgnn.convert.source import ConvertOptions, GraphSource
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import first_true
 from hpcgnn.typing import Array
 
@@ -93,8 +93,7 @@ class _Folder:
         try:
             numbers: Array = np.loadtxt(file, np.float64, delimiter=",", ndmin=2)
         except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{file}: cannot be read ({reason}); correct it") from None
+            raise InputError(f"{file}: cannot be read ({one_line(error)}); correct it") from None
         if rows is not None and len(numbers) != rows:
             raise InputError(
                 f"{file}: has {len(numbers)} lines where {rows} are expected; correct it"

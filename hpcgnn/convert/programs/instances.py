@@ -24,17 +24,16 @@ class Compiled:
     """A reduced and reordered graph.
 
     `nodes` (n,) int32 are the old numbers of the remaining nodes; `edges` (e, 3) int32 are type,
-    source, target in new numbers, sorted; `bandwidth` is the largest ``|source - target|``.
+    source, target in new numbers, sorted.
     """
 
     nodes: LocalIndices
     edges: Array
-    bandwidth: int
 
-
-def bandwidth_of(edges: Array) -> int:
-    """Return the largest ``|source - target|`` of edges (e, 3), or 0 if there are none."""
-    return int(np.abs(edges[:, 1] - edges[:, 2]).max(initial=0))
+    @property
+    def bandwidth(self) -> int:
+        """The largest ``|source - target|``, or 0 without edges."""
+        return int(np.abs(self.edges[:, 1] - self.edges[:, 2]).max(initial=0))
 
 
 def compile_graph(
@@ -58,7 +57,7 @@ def compile_graph(
     moved = np.column_stack([edges[:, 0], position[edges[:, 1]], position[edges[:, 2]]])
     moved = moved[(moved[:, 1:] >= 0).all(axis=1)]
     moved = moved[np.lexsort((moved[:, 2], moved[:, 1], moved[:, 0]))]
-    return Compiled(nodes, np.ascontiguousarray(moved, np.int32), bandwidth_of(moved))
+    return Compiled(nodes, np.ascontiguousarray(moved, np.int32))
 
 
 def _reached(both: sp.csr_array, start: LocalIndices, steps: int) -> Array:

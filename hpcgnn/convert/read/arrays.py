@@ -25,7 +25,7 @@ from hpcgnn.convert.source import (
     check_array,
     locate_in,
 )
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import EdgeColumns, EdgeData
 from hpcgnn.typing import Array, GlobalIndices
 
@@ -103,8 +103,9 @@ def checked_matrix(
         )
         matrix.check_format(full_check=True)
     except (ValueError, TypeError, IndexError, OverflowError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{where} is no valid CSR matrix ({reason}); save it again") from error
+        raise InputError(
+            f"{where} is no valid CSR matrix ({one_line(error)}); save it again"
+        ) from error
     return matrix
 
 

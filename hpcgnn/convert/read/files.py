@@ -12,7 +12,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from hpcgnn.console import Progress
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import require_file
 
 BLOCK_BYTES = 4 << 20
@@ -215,5 +215,5 @@ def read_nested(path: Path, parse: Callable[[str], Any], kind: str, most: int | 
     except OSError as error:
         raise read_error(path, error) from error
     except (ValueError, RecursionError, OverflowError, MemoryError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)[:200]
         raise InputError(f"{path}: is not valid {kind} ({reason}); correct it") from error

@@ -16,7 +16,7 @@ import scipy.sparse
 
 from hpcgnn.convert.read.arrays import checked_matrix
 from hpcgnn.convert.read.files import read_error
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
@@ -132,7 +132,7 @@ def _kind(value: object) -> str:
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = one_line(error) or type(error).__name__
     return InputError(f"{path}: is not a valid Planetoid pickle ({reason}); copy it again")
 
 

@@ -32,7 +32,7 @@ from hpcgnn.convert.read.files import (
     read_blocks,
 )
 from hpcgnn.convert.read.parquet_footer import column_chunks
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
@@ -609,7 +609,7 @@ def _reading(path: Path, step: Callable[[], Any]) -> Any:
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)[:200]
         raise InputError(f"{path}: is no valid Parquet file ({reason}); copy it again") from error
 
 
@@ -692,7 +692,7 @@ def _cast(file: TableFile, column: Any, column_number: int, type_name: Kind) -> 
         raise InputError(
             f"{file.path}: the column {file.names[column_number]!r} holds {column.type} where "
             f"{_EXPECTED.get(type_name, 'a text')} is expected "
-            f"({' '.join(str(error).split())[:100]}); save it as that, or leave it out"
+            f"({one_line(error)[:100]}); save it as that, or leave it out"
         ) from error
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcgnn.convert.nodes import SPLIT_PREFIXES
+from hpcgnn.convert.nodes import MASK_NAMES
 from hpcgnn.convert.read.arrays import file_shape
 from hpcgnn.convert.read.tables import TableFile, counts_columns, has_decimal_comma
 from hpcgnn.convert.source import ConvertOptions
@@ -19,8 +19,7 @@ NODE_NAMES = {
     "label": ("label", "labels", "class", "y"),
     "split": ("split", "set"),
 }
-_MASKS = {f"{prefix}_mask": part for part, names in SPLIT_PREFIXES.items() for prefix in names}
-_KNOWN_NODES = frozenset(name for names in NODE_NAMES.values() for name in names) | set(_MASKS)
+_KNOWN_NODES = frozenset(name for names in NODE_NAMES.values() for name in names) | set(MASK_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +185,9 @@ def _read_roles(
         splits = {"" if len(split_names) == 1 else file.names[i]: i for i in split_columns}
     elif not splits and "split" in roles:
         splits = {"": roles["split"]}
-    masks = (
-        {}
-        if splits or "split" in columns
-        else {_MASKS[n]: i for i, n in enumerate(lower) if n in _MASKS}
-    )
+    masks = {}
+    if not splits and "split" not in columns:
+        masks = {MASK_NAMES[name]: i for i, name in enumerate(lower) if name in MASK_NAMES}
     ignored = set(find(filter(None, columns.get("ignore", "").split("+")), option))
     if roles.get("graph") in ignored:
         del roles["graph"]
