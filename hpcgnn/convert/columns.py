@@ -171,7 +171,6 @@ def _feature_rows(
 
 
 def _check_count(features: Features, rows: int, end: int, num_nodes: int | None = None) -> None:
-    """Raise `InputError` unless the rows end at `end`."""
     if rows != end:
         count, num_nodes = "more" if rows > end else f"only {rows}", num_nodes or end
         raise InputError(

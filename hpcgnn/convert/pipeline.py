@@ -269,7 +269,6 @@ def _write(
 
 
 def _check_edges(series: Series | None, num_edges: int, source: GraphSource) -> None:
-    """Raise `InputError` unless fields of edges have a row for each edge of the input."""
     for array in () if series is None else series.fields:
         if array.of_edges and array.shape[1] != num_edges:
             raise InputError(
@@ -378,5 +377,4 @@ def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, 
 
 
 def _default_name(path: Path) -> str:
-    """Return the name of a folder or file without its suffixes and the prefixes ind. and pyg:."""
     return path.resolve().name.removeprefix("ind.").removeprefix("pyg:").split(".")[0] or "graph"

@@ -387,7 +387,6 @@ def _source_of_types(
 def _find_splits(
     get: Callable[[str], Any], options: ConvertOptions, origin: str
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return the splits from the masks that `get` finds under common names."""
 
     def array(name: str) -> Array | None:
         mask = get(name)
@@ -404,7 +403,6 @@ def _nodes(
     split: Any = None,
     class_names: Sequence[str] = (),
 ) -> Nodes:
-    """Return node data from arrays or tensors; raises `InputError` for faulty values."""
     fields: dict[str, Any] = {}
     if features is not None:
         where = f"{origin}: features"

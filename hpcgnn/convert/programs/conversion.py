@@ -60,7 +60,6 @@ class _Batch:
         return cls(batch, first, folder / f"{key}.npz")
 
     def load(self) -> Part:
-        """Load the saved instances of the files; raises `InputError` if they are damaged."""
         try:
             with np.load(self.path, allow_pickle=False) as saved:
                 batch = InstanceBatch(*(saved[column.name] for column in fields(InstanceBatch)))

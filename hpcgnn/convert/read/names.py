@@ -63,11 +63,9 @@ class _Run:
         return offsets - offsets[0], data
 
     def names(self, low: int, high: int) -> Any:
-        """Return the names `low` to `high` - 1 as a binary array."""
         return texts_of(*self.parts(low, high))
 
     def name(self, number: int) -> bytes:
-        """Return name `number`."""
         return self.parts(number, number + 1)[1].tobytes()
 
 

@@ -40,7 +40,6 @@ def mask_of(block: Table, column: int) -> NDArray[np.uint8]:
 
 
 def _coded(words: Mapping[str, int], expected: str, block: Table, column: int) -> NDArray[np.uint8]:
-    """Return the codes of the words in a column; raises `InputError` for an unknown word."""
     names, codes = classes_of([block.texts(column)], block.locate(0))
     values = np.array([words.get(name.strip().lower(), -1) for name in names], np.int64)[codes]
     if (row := first_true(values < 0)) is not None:

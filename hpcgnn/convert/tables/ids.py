@@ -215,13 +215,11 @@ class _IdMerger:
         self._pending: list[GlobalIndices] = []
 
     def add(self, values: GlobalIndices) -> None:
-        """Add ids; repeated ones are allowed."""
         self._pending.append(_distinct(values))
         if sum(map(len, self._pending)) > max(_PENDING_IDS, len(self._merged)):
             self.finish()
 
     def finish(self) -> Numbers:
-        """Return the distinct ids so far, sorted."""
         self._merged = _distinct(np.concatenate([self._merged, *self._pending]))
         self._pending = []
         return Numbers(self._merged)

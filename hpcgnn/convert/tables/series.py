@@ -108,7 +108,6 @@ class _EdgeRows:
 
     @classmethod
     def of(cls, source: GraphSource, options: ConvertOptions) -> "_EdgeRows":
-        """Read the edges of an input and return their pairs."""
         mirrored = options.undirected or source.undirected
         parts, turned = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
         for chunk in _chunks(source):
@@ -126,14 +125,12 @@ class _EdgeRows:
 
     @property
     def repeated_remedy(self) -> str:
-        """The advice for two rows of one pair."""
         if not self.mirrored:
             return "remove one"
         return "remove one, or give all edges in both directions and leave out --undirected"
 
     @property
     def count(self) -> int:
-        """The number of pairs."""
         return len(self.keys)
 
     def find(self, sources: GlobalIndices, targets: GlobalIndices) -> GlobalIndices:
