@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.sparse.csgraph import dijkstra, reverse_cuthill_mckee
 
 from hpcgnn.convert.programs.graph import ProgramGraph, buckets_of, build_graph
 from hpcgnn.convert.programs.holes import find_holes
@@ -24,11 +24,12 @@ class Compiled:
     """A reduced and reordered graph.
 
     `nodes` (n,) int32 are the old numbers of the remaining nodes; `edges` (e, 3) int32 are type,
-    source, target in new numbers, sorted.
+    source, target in new numbers, sorted; `candidates` (c,) int32 are new numbers.
     """
 
     nodes: LocalIndices
     edges: Array
+    candidates: LocalIndices
 
     @property
     def bandwidth(self) -> int:
@@ -42,14 +43,16 @@ def compile_graph(
     """Keep the nodes that reach a candidate in `steps` steps, in reverse Cuthill-McKee order.
 
     Messages pass along edges in both directions, so these are the nodes around candidates. Time is
-    linear in nodes and edges. `edges` (e, 3) int32 are type, source, target; `candidates` (c,) are
-    nodes. `flip` reverses the order, with the same bandwidth: Cuthill-McKee goes by degree, so that
-    frequently used nodes come late, and a random flip keeps positions from revealing this.
+    nearly linear in nodes and edges. `edges` (e, 3) int32 are type, source, target; `candidates`
+    (c,) are nodes. `flip` reverses the order, with the same bandwidth: Cuthill-McKee goes by
+    degree, so that frequently used nodes come late, and a random flip keeps positions from
+    revealing this.
     """
     ones = np.ones(len(edges), np.int8)
     pattern = sp.coo_array((ones, (edges[:, 1], edges[:, 2])), (num_nodes, num_nodes))
     both = sp.csr_array(pattern + pattern.T)
-    nodes = np.flatnonzero(_reached(both, candidates, steps)).astype(np.int32)
+    distances = dijkstra(both, indices=candidates, unweighted=True, limit=steps, min_only=True)
+    nodes = np.flatnonzero(np.isfinite(distances)).astype(np.int32)
     order = reverse_cuthill_mckee(sp.csr_matrix(both[nodes][:, nodes]), symmetric_mode=True)
     nodes = nodes[order[::-1] if flip else order]
     position = np.full(num_nodes, -1, np.int32)
@@ -57,21 +60,7 @@ def compile_graph(
     moved = np.column_stack([edges[:, 0], position[edges[:, 1]], position[edges[:, 2]]])
     moved = moved[(moved[:, 1:] >= 0).all(axis=1)]
     moved = moved[np.lexsort((moved[:, 2], moved[:, 1], moved[:, 0]))]
-    return Compiled(nodes, np.ascontiguousarray(moved, np.int32))
-
-
-def _reached(both: sp.csr_array, start: LocalIndices, steps: int) -> Array:
-    reached = np.zeros(both.shape[0], np.bool_)
-    reached[start] = True
-    frontier = np.asarray(start)
-    for _ in range(steps):
-        pieces = [both.indices[both.indptr[n] : both.indptr[n + 1]] for n in frontier]
-        around = np.unique(np.concatenate([*pieces, frontier]))
-        frontier = around[~reached[around]]
-        reached[frontier] = True
-        if not len(frontier):
-            break
-    return reached
+    return Compiled(nodes, np.ascontiguousarray(moved, np.int32), position[candidates])
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +130,8 @@ def pack_instance(
     if len(compiled.nodes) > options.max_nodes:
         return None
     buckets = [buckets_of(graph.labels[node], options.num_buckets) for node in compiled.nodes]
-    position = np.full(len(graph.labels), -1, np.int32)
-    position[compiled.nodes] = np.arange(len(compiled.nodes), dtype=np.int32)
     candidates = np.zeros(len(graph.candidates), CANDIDATE_DTYPE)
-    candidates["node"] = position[graph.candidates]
+    candidates["node"] = compiled.candidates
     candidates["num_uses"], candidates["distance"] = num_uses, distances
     subtokens = np.array([bucket for numbers in buckets for bucket in numbers], np.uint16)
     index = np.zeros(1, GRAPH_DTYPE)
