@@ -25,7 +25,7 @@ _FEWEST_NODES = 100
 
 
 @dataclass(frozen=True, eq=False)
-class ChannelMesh:
+class ChannelMesh(streamed.NodeBlocks):
     """A mesh with node `positions` (n, 2) in metres, node `kinds` (n,) and `triangles` (m, 3).
 
     Its edges are one chunk; a side of two triangles occurs twice. Nodes have one-hot kinds as

@@ -37,7 +37,7 @@ _STENCIL = (*(tuple(-ahead for ahead in step) for step in _UP[::-1]), (0, 0, 0),
 
 
 @dataclass(frozen=True)
-class BoxMesh:
+class BoxMesh(streamed.NodeBlocks):
     """A tetrahedral mesh of the unit cube: a grid of `shape` in C order, inner nodes jittered.
 
     Each cell is six tetrahedra around its diagonal (Kuhn). A node moves by at most 0.15 cells along

@@ -58,16 +58,19 @@ class EdgeChunks(Protocol):
         """Return (src, dst) of chunk `number`, int64."""
 
 
-class NodeBlocks(Protocol):
-    """The node data of a graph in blocks of `NODE_CHUNK`, and the features of its edges."""
+class NodeBlocks(ABC):
+    """The node data of a graph in blocks of `NODE_CHUNK`, and the features of its edges, if any."""
 
     @property
     def edge_columns(self) -> EdgeColumns:
         """Return the columns of edge data."""
+        return EdgeColumns()
 
     def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
         """Return the features of edges between nodes (m,), described by `edge_columns`."""
+        return np.empty((len(targets), 0), np.float32)
 
+    @abstractmethod
     def append(self, writer: StoreWriter, start: int, own: slice) -> None:
         """Append the rows `own` of the block that begins with node `start`; no rows declare it."""
 
@@ -172,7 +175,7 @@ def shuffled(
 
 
 @dataclass(frozen=True)
-class RandomNodes:
+class RandomNodes(NodeBlocks):
     """Random node data for timing, in blocks of `NODE_CHUNK` with their own random streams.
 
     Features are standard normal, float32, and labels uniform; 0 columns or classes mean none. With
@@ -204,15 +207,6 @@ class RandomNodes:
         if self.num_classes:
             writer.append_labels(labels[own])
             writer.append_split(split[own])
-
-    @property
-    def edge_columns(self) -> EdgeColumns:
-        """Return the columns of edges without data."""
-        return EdgeColumns()
-
-    def edge_features(self, targets: GlobalIndices, _: GlobalIndices) -> FloatArray:
-        """Return features without columns."""
-        return np.empty((len(targets), 0), np.float32)
 
     def _labels(self, _start: int, rows: int, draws: np.random.Generator) -> NDArray[np.int32]:
         return draws.integers(0, max(1, self.num_classes), rows, dtype=np.int32)
