@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcgnn.convert.feed import SymmetryCheck
 from hpcgnn.convert.read.files import TextBlock, read_blocks
@@ -100,7 +99,15 @@ def _lists(block: TextBlock, header: Header, first_node: int) -> tuple[EdgeChunk
     list_texts = [text if keep else b"" for text, keep in zip(texts, is_list, strict=True)]
     values, widths = integer_lines(list_texts, lambda row: f"{block.path}: line {lines[row]}")
     nodes = first_node + np.cumsum(is_list) - 1
-    _check_widths(block, widths, lines, is_list & (nodes < header.num_nodes), header)
+    lists = widths - header.leading
+    wrong = (lists < 0) | (header.weighted & (lists % 2 != 0))
+    if (row := first_true(is_list & (nodes < header.num_nodes) & wrong)) is not None:
+        expected = f"{header.leading} leading fields and then " if header.leading else ""
+        expected += "neighbours each with a weight" if header.weighted else "neighbours"
+        raise InputError(
+            f"{block.path}: line {lines[row]} has {widths[row]} fields where {expected} are "
+            "expected; correct the line or the fmt of the header"
+        )
     surplus = lines[(nodes >= header.num_nodes) & (widths > 0)]
     if len(surplus):
         raise InputError(
@@ -118,21 +125,3 @@ def _lists(block: TextBlock, header: Header, first_node: int) -> tuple[EdgeChunk
         values[neighbours + 1] if header.weighted else None,
     )
     return chunk, min(int(is_list.sum()), header.num_nodes - first_node)
-
-
-def _check_widths(
-    block: TextBlock,
-    widths: NDArray[np.int64],
-    lines: NDArray[np.int64],
-    is_list: NDArray[np.bool_],
-    header: Header,
-) -> None:
-    lists = widths - header.leading
-    row = first_true(is_list & ((lists < 0) | (header.weighted & (lists % 2 != 0))))
-    if row is not None:
-        expected = f"{header.leading} leading fields and then " if header.leading else ""
-        expected += "neighbours each with a weight" if header.weighted else "neighbours"
-        raise InputError(
-            f"{block.path}: line {lines[row]} has {widths[row]} fields where {expected} are "
-            "expected; correct the line or the fmt of the header"
-        )
