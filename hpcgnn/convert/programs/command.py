@@ -3,6 +3,7 @@
 import argparse
 import os
 import time
+from dataclasses import fields
 from pathlib import Path
 
 from hpcgnn.console import print_json, print_values, report
@@ -11,17 +12,8 @@ from hpcgnn.convert.programs.options import NUMBERS, ProgramOptions, flag
 from hpcgnn.convert.programs.release import convert_release
 from hpcgnn.errors import InputError
 
-_OF_SOURCES = (
-    "granularity",
-    "functions_per_file",
-    "holes_per_function",
-    "max_candidates",
-    "valid_share",
-    "test_share",
-    "unseen_share",
-    "processes",
-)
-"""Options that do not apply to the published data set, which has made these choices."""
+_OF_RELEASE = ("steps", "max_nodes", "num_buckets", "seed")
+"""Options that apply to the published data set, which has made the other choices."""
 
 
 def main(args: argparse.Namespace) -> None:
@@ -56,7 +48,8 @@ def _options(args: argparse.Namespace) -> ProgramOptions:
     for name, low in (least | {"processes": 1}).items():
         if None not in (low, value := getattr(args, name)) and value < low:
             raise InputError(f"{flag(name)} {value}: give at least {low}")
-    for name in _OF_SOURCES if args.release else ():
+    of_sources = [o.name for o in fields(ProgramOptions) if o.name not in _OF_RELEASE]
+    for name in (*of_sources, "processes") if args.release else ():
         if getattr(args, name) != getattr(ProgramOptions, name, None):
             raise InputError(f"{flag(name)}: has no effect on --release; leave it out")
     if args.num_buckets > 1 << 16:
