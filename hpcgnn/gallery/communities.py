@@ -163,8 +163,9 @@ def planted_types(num_nodes: int, num_classes: int, num_features: int, seed: int
     types are dropped. The split of items is 60/20/20.
     """
     generator = np.random.default_rng([seed, 3])
-    counts = _counts(num_nodes)
-    # Items come first, so that they have every class.
+    # The rest, at least one node, are items; they come first, so that they have every class.
+    users, tags = (int(SHARES[name] * num_nodes) for name in ("user", "tag"))
+    counts = {"item": num_nodes - users - tags, "user": users, "tag": tags}
     blocks = _labels(num_nodes, num_classes, generator)
     types = np.repeat(np.arange(len(counts), dtype=np.uint8), list(counts.values()))
     graph = dcsbm(blocks, seed, mean_degree=14.0)
@@ -209,12 +210,6 @@ def _features(
     centres = signal * generator.standard_normal((num_classes, width))
     noise = generator.standard_normal((blocks.size, width))
     return (centres[blocks] + noise).astype(np.float32)
-
-
-def _counts(num_nodes: int) -> dict[str, int]:
-    """Return the number of nodes of each type, with at least one item."""
-    users, tags = (int(SHARES[name] * num_nodes) for name in ("user", "tag"))
-    return {"item": num_nodes - users - tags, "user": users, "tag": tags}
 
 
 def _relations(graph: GalleryGraph, types: NDArray[np.uint8]) -> dict[str, Edges]:

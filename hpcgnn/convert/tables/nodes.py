@@ -137,15 +137,13 @@ def open_nodes(
     return NodeTables(tuple(paths), tables, next(iter(matrices), None), section)
 
 
-def _are_column_numbers(first: Sequence[str], below: Sequence[str]) -> bool:
-    """Tell whether the first row is 0, 1, 2, ... and the row below has decimal points."""
-    return len(first) > 2 and counts_columns(first) and any("." in field for field in below)
-
-
 def _open_file(path: Path) -> TableFile:
     file = TableFile.open(path, _KNOWN_NODES)
-    if not file.header_line and len(file.head) > 1 and _are_column_numbers(*file.head[:2]):
-        return TableFile.open(path, _KNOWN_NODES, header=True)
+    if not file.header_line and len(file.head) > 1:
+        first, below = file.head[:2]
+        # Columns are numbered from 0, above numbers with decimal points.
+        if len(first) > 2 and counts_columns(first) and any("." in field for field in below):
+            return TableFile.open(path, _KNOWN_NODES, header=True)
     return file
 
 
