@@ -276,20 +276,20 @@ def _read_mesh(
         check_vector(box, "iuf")
         mesh["box"] = tuple(box.load().astype(np.float64).tolist())
     units = {name: npz.word(f"unit_{name}") for name in npz.after("unit_")}
-    prefixes = {"field_": False, "edge_field_": True}
-    field_names = [(prefix, name) for prefix in prefixes for name in npz.after(prefix)]
-    for name in units.keys() - {*(name for _, name in field_names), "times"}:
+    fields = [
+        FieldArray.of_file(
+            npz.need(f"{prefix}{name}"), name, units.get(name, ""), of_edges=of_edges
+        )
+        for prefix, of_edges in (("field_", False), ("edge_field_", True))
+        for name in npz.after(prefix)
+    ]
+    for name in units.keys() - {*(field.name for field in fields), "times"}:
         raise InputError(f"{npz.path}: unit_{name} has no array field_{name}; leave it out")
-    arrays = []
-    for prefix, name in field_names:
-        array, of_edges = npz.need(f"{prefix}{name}"), prefixes[prefix]
-        arrays.append(FieldArray.of_file(array, name, units.get(name, ""), of_edges=of_edges))
-        if not of_edges:
-            counts[array.where] = array.shape[1]
+    counts |= {field.where: field.shape[1] for field in fields if not field.of_edges}
     times, starts = npz.get("times"), npz.get("trajectory_starts")
-    if arrays:
+    if fields:
         mesh["series"] = join_fields(
-            arrays,
+            fields,
             None if times is None else times.load(),
             None if starts is None else starts.load(),
             units.get("times", ""),
