@@ -40,22 +40,14 @@ def find_holes(
     functions.sort(key=lambda pair: draw(options.seed, name, source.spans[pair[0]][0]))
     with_holes = 0
     for function, unit in functions:
-        holes = _holes_in(uses, function, unit, name, options)
-        chosen = list(itertools.islice(holes, options.holes_per_function or None))
+        reads = [use for use in uses.inside(function) if use.is_read]
+        reads.sort(key=lambda use: draw(options.seed, name, "hole", use.token))
+        holes = (candidates_at(uses, use, function, unit, name, options) for use in reads)
+        chosen = list(itertools.islice(filter(None, holes), options.holes_per_function or None))
         yield from chosen
         with_holes += bool(chosen)
         if with_holes and with_holes == options.functions_per_file:
             break
-
-
-def _holes_in(
-    uses: Uses, function: ast.AST, unit: ast.AST, name: str, options: ProgramOptions
-) -> Iterator[Hole]:
-    reads = [use for use in uses.inside(function) if use.is_read]
-    for use in sorted(reads, key=lambda use: draw(options.seed, name, "hole", use.token)):
-        hole = candidates_at(uses, use, function, unit, name, options)
-        if hole is not None:
-            yield hole
 
 
 def candidates_at(
