@@ -6,7 +6,7 @@ checkpoint, so what earlier sessions recorded after it is skipped as well.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -204,17 +204,26 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return ["/".join(path.parts[-depth:]) for path in paths]
 
 
-def _read_json(path: Path, missing: Any, form: Any) -> Any:
-    """Return the content of a JSON file, checked by `check_form`; `missing` if there is no file."""
-    if not path.exists():
-        return missing
-    content = read_whole(path, "restore or remove it")
+def read_checked(
+    path: Path, form: Any, remedy: str, parse: Callable[[bytes], Any] = json.loads
+) -> Any:
+    """Return the content of a JSON file, or of one that `parse` reads, checked by `check_form`.
+
+    Raises `InputError` if it cannot be read, or does not have this form.
+    """
+    content = read_whole(path, remedy)
     try:
-        value = json.loads(content)
+        value = parse(content)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not valid JSON ({error}); restore or remove it") from error
+        kind = path.suffix[1:].upper()
+        raise InputError(f"{path}: is not valid {kind} ({error}); {remedy}") from error
     check_form(value, form, str(path))
     return value
+
+
+def _read_json(path: Path, missing: Any, form: Any) -> Any:
+    """Return the content of a JSON file, see `read_checked`; `missing` if there is no file."""
+    return read_checked(path, form, "restore or remove it") if path.exists() else missing
 
 
 def _is_header(record: Json) -> bool:
