@@ -341,7 +341,7 @@ def _usual_metric(config: Config, kept: Collection[Mapping[str, float]]) -> str:
 
 
 @collective
-def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder) -> LocalGraph:
+def load_saved_graph(grid: ProcessGrid, saved: SavedModel) -> LocalGraph:
     """Read the graph to apply a saved model to; it needs no labels and no split.
 
     Raises `CollectiveInputError` if the store cannot be read, or does not fit the model or the
@@ -354,7 +354,7 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
         if grid.rank == 0:
             with GraphStore.open(config.graph.store) as store:
                 _check_fits(store, config, trained)
-    context = Context.open(grid, config, trace)
+    context = Context.open(grid, config, TraceRecorder.off())
     context = dataclasses.replace(context, takes_sparse=True, scales=scales)
     reading = dataclasses.replace(FEATURES, label=label_graphs) if trained.num_graphs else FEATURES
     if saved.hides_links:
@@ -364,7 +364,7 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
     if config.train.label_augmentation > 0:
         with agree(grid.world):
             stored, expected = graph.facts.labelled_types, trained.labelled_types
-            _require_equal(config.graph.store, "labelled node types", stored, expected)
+            require_equal(config.graph.store, "labelled node types", stored, expected)
     facts = dataclasses.replace(
         graph.facts,
         num_classes=trained.num_classes,
@@ -411,7 +411,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
             trained.relations,
         ),
     ):
-        _require_equal(store.path, what, stored, expected)
+        require_equal(store.path, what, stored, expected)
     for what, stored, expected in (
         ("feature", store.feature_names, trained.feature_names),
         ("feature of edges", store.edge_feature_names, trained.edge_feature_names),
@@ -430,10 +430,11 @@ def _require_same_order(
     if not stored or not expected:
         return
     for place, (name, trained) in enumerate(zip(stored, expected, strict=True)):
-        _require_equal(store, f"{what} {place}", repr(name), repr(trained))
+        require_equal(store, f"{what} {place}", repr(name), repr(trained))
 
 
-def _require_equal(store: str | Path, what: str, stored: object, expected: object) -> None:
+def require_equal(store: str | Path, what: str, stored: object, expected: object) -> None:
+    """Raise `InputError` if a property of a graph is not the one that a model was trained with."""
     if stored != expected:
         raise InputError(
             f"{store} does not fit the model: {what} {stored}, but it was trained with {expected}; "
