@@ -176,9 +176,10 @@ class LinkObjective(SingleObjective):
         edges = tested.edges
         queries, row_map = Queries(edges.sources, edges.relations), self.graph.row_map
         blocks = score_all(self.grid, row_map, embeddings, model.scorer, queries)
-        ranks = rank_among_all(blocks, edges, scores, tested.known, self.links.types)
-        raw = rank_metrics(self.grid, ranks.raw)
-        return rank_metrics(self.grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
+        known, types = tested.known, self.links.types
+        raw_ranks, filtered_ranks = rank_among_all(blocks, edges, scores, known, types)
+        raw = rank_metrics(self.grid, raw_ranks)
+        return rank_metrics(self.grid, filtered_ranks) | {f"raw_{k}": v for k, v in raw.items()}
 
     @collective
     def score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:

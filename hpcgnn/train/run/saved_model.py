@@ -52,9 +52,6 @@ from hpcgnn.train.run.checkpoint import (
 )
 from hpcgnn.train.run.row_parameters import take_rows
 
-_OF_EDGES = ("links", "edges")
-"""Tasks whose outputs are not the classes of the store's nodes."""
-
 _WIDE = 1 << 16
 """Largest model.hidden accepted without a weight that wide: some models have no hidden layer."""
 
@@ -399,7 +396,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         # A graph without labels fits any number of classes, and so do models without node classes.
         (
             "classes",
-            (not trained.targets and config.train.task not in _OF_EDGES and store.num_classes)
+            (not trained.targets and config.train.task not in joined.OF_PAIRS and store.num_classes)
             or trained.num_classes,
             trained.num_classes,
         ),
@@ -419,7 +416,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         # Other names may be new names of the same columns.
         if sorted(stored) == sorted(expected):
             _require_same_order(store.path, what, stored, expected)
-    if not trained.targets and config.train.task not in _OF_EDGES and store.num_classes:
+    if not trained.targets and config.train.task not in joined.OF_PAIRS and store.num_classes:
         _require_same_order(store.path, "class", store.class_names, trained.class_names)
 
 
