@@ -258,11 +258,11 @@ def _small_steps(subject: Subject) -> Cause | None:
             f"{steps} {seconds_text(epoch_s / count)} on some {rows:,.0f} rows each: the work of a "
             "step is small compared with its fixed costs"
         )
-        return Cause("small steps", share, text, _larger_steps(subject, count))
-    text = (
-        f"{steps} {seconds_text(epoch_s / count)}, and {share_text(share)} of it are fixed costs "
-        "of each step (messages, sums, the optimiser): the work of a step is small"
-    )
+    else:
+        text = (
+            f"{steps} {seconds_text(epoch_s / count)}, and {share_text(share)} of it are fixed "
+            "costs of each step (messages, sums, the optimiser): the work of a step is small"
+        )
     return Cause("small steps", share, text, _larger_steps(subject, count))
 
 

@@ -341,7 +341,7 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
             versions = ", ".join(
                 f"{name} {value}" for name, value in session.get("versions", {}).items()
             )
-            setup = session.get("setup_s", {})
+            setup, commit = session.get("setup_s", {}), session.get("commit") or ""
             rows.append(
                 [
                     f"{each.run.name}, start {number}",
@@ -354,7 +354,7 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
                     ),
                     session.get("launcher", ""),
                     _setting(session.get("threads")),
-                    (session.get("commit") or "")[:12] + _dirty(session.get("commit")),
+                    commit[:12] + " with changes" * commit.endswith("-dirty"),
                     Cell(hosts, long=True),
                     Cell(versions, long=True),
                     Cell(" ".join(session.get("command", ())), long=True),
@@ -373,10 +373,6 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
         rows,
         stacked=True,
     )  # fmt: skip
-
-
-def _dirty(commit: str | None) -> str:
-    return " with changes" if commit and commit.endswith("-dirty") else ""
 
 
 def _configuration(page: Page, subjects: Sequence[Subject]) -> None:
