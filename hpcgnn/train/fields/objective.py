@@ -21,7 +21,6 @@ from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
@@ -36,7 +35,7 @@ from hpcgnn.train.fields.rollout_file import write_rollout
 from hpcgnn.train.fields.samples import Sample, SampleStep, Series
 from hpcgnn.train.fields.steps import Unroller
 from hpcgnn.train.fields.windows import PARTS, Windows
-from hpcgnn.train.objectives.objective import OnGraph, StoreKind
+from hpcgnn.train.objectives.objective import OnGraph
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model, require_equal
@@ -94,7 +93,6 @@ class FieldObjective(OnGraph):
             Trait.FORMATS: "rollouts are written as .h5 or .xdmf, or with --like",
         }
     )
-    store: ClassVar[StoreKind] = GraphStore
     reads: ClassVar[Reading] = Reading(("fields",), label_nodes)
 
     @collective

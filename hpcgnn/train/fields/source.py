@@ -28,7 +28,6 @@ class SampleSource(Source):
     """Makes steps of ``fields.batch`` samples, each of the whole graph."""
 
     lacks: ClassVar[Reasons] = MappingProxyType({Trait.PARTS: "its samples are of the whole graph"})
-    needs_rows: ClassVar[bool] = False
 
     @collective
     def __init__(
