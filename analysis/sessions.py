@@ -6,8 +6,7 @@ earlier sessions recorded for that seed from e on, on every rank.
 
 from collections.abc import Iterator, Sequence
 
-from hpcgnn.analysis.jsonl import Json
-from hpcgnn.analysis.load import Run, SpanRecord
+from hpcgnn.analysis.load import Json, Run, SpanRecord
 from hpcgnn.trace import steady
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.analysis.breakdown import FirstSent, Flight, flights_of
-from hpcgnn.analysis.jsonl import Json
-from hpcgnn.analysis.load import SpanRecord, open_run
+from hpcgnn.analysis.load import Json, SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_command
