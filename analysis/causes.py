@@ -37,15 +37,13 @@ class Cause:
     """A reason why a run is slower than it could be.
 
     `name` has one to three words, `text` is a clause with figures. `share` is the part of an epoch
-    that is lost, or of the run for evaluations. `rank` None: it concerns all ranks. `change` None:
-    no configuration helps.
+    that is lost, or of the run for evaluations. `change` None: no configuration helps.
     """
 
     name: str
     share: float
     text: str
     change: Change | None
-    rank: int | None = None
 
 
 def causes(subject: Subject) -> list[Cause]:
@@ -94,7 +92,7 @@ def _swaps(subject: Subject) -> Cause | None:
         ("Keep no products of the first layer", {"exchange.keep_products": "never"}),
         ("Halve the width of the rows", {"train.precision": "bfloat16"}),
     ]
-    return Cause("swap", min(rate * 1e-4, 1.0), text, first_accepted(subject, choices), rank)
+    return Cause("swap", min(rate * 1e-4, 1.0), text, first_accepted(subject, choices))
 
 
 def _shares_cores(subject: Subject) -> Cause | None:
@@ -158,7 +156,7 @@ def _slow_rank(subject: Subject) -> Cause | None:
         f"{seconds_text(usual)}{waited}"
     )
     name, why, change = _why_slow(subject, rank, seconds[rank] - usual)
-    return Cause(name, share, f"{longer}: {why}", change, rank)
+    return Cause(name, share, f"{longer}: {why}", change)
 
 
 def _why_slow(subject: Subject, rank: int, excess: float) -> tuple[str, str, Change | None]:
@@ -260,11 +258,11 @@ def _small_steps(subject: Subject) -> Cause | None:
             f"{steps} {seconds_text(epoch_s / count)} on some {rows:,.0f} rows each: the work of a "
             "step is small compared with its fixed costs"
         )
-        return Cause("small steps", share, text, _larger_steps(subject, count))
-    text = (
-        f"{steps} {seconds_text(epoch_s / count)}, and {share_text(share)} of it are fixed costs "
-        "of each step (messages, sums, the optimiser): the work of a step is small"
-    )
+    else:
+        text = (
+            f"{steps} {seconds_text(epoch_s / count)}, and {share_text(share)} of it are fixed "
+            "costs of each step (messages, sums, the optimiser): the work of a step is small"
+        )
     return Cause("small steps", share, text, _larger_steps(subject, count))
 
 
@@ -280,10 +278,8 @@ def _rows_of_step(subject: Subject) -> float:
 
 
 def _larger_steps(subject: Subject, steps: float) -> Change | None:
-    for key in ("sampling.budget", "graphs.batch", "programs.batch"):
+    for key, tasks in (("sampling.budget", ("sampled", "links")), ("graphs.batch", ("graphs",))):
         value = subject.settings.get(key)
-        used = {"sampling.budget": ("sampled", "links"), "graphs.batch": ("graphs",)}
-        tasks = used.get(key, ("programs",))
         if steps > 1 and value and subject.settings.get("train.task") in tasks:
             settings = {key: 4 * value}
             if accepted(subject, settings):

@@ -80,10 +80,13 @@ def by_rank(subject: Subject) -> Iterator[FigureOf]:
         note = f"{epochs['epochs']} epochs on {epochs['ranks']} ranks; of the median epoch."
         if epochs["missing_ranks"]:
             note += f" No trace of ranks {epochs['missing_ranks']}."
-        yield FigureOf("Epoch by phase and rank", partial(_draw_epochs, epochs), note)
+        ranks = epochs["per_rank"]
+        draw = partial(_stacked, ranks, phase_parts(ranks), "time of an epoch", COMMUNICATION)
+        yield FigureOf("Epoch by phase and rank", draw, note)
         if epochs["ranks"] > 1:
-            note = "Hidden: seconds of computing while rows moved. " + arrivals(epochs["per_rank"])
-            yield FigureOf("Communication by rank", partial(_draw_communication, epochs), note)
+            note = "Hidden: seconds of computing while rows moved. " + arrivals(ranks)
+            draw = partial(_stacked, ranks, communication_parts(ranks), "of an epoch", ("hidden",))
+            yield FigureOf("Communication by rank", draw, note)
     if traffic is not None and traffic["bytes"]["total"]:
         summed = sum(traffic["summed_bytes"])
         note = f"Of exchanges in an epoch; sums over ranks are {summed / 1e6:.3g} MB more."
@@ -217,16 +220,6 @@ def _draw_epoch_times(runs: Sequence[RunCurves]) -> Figure:
     axis.set_ylabel(f"time ({unit})")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     return _with_legend(figure) if len(runs) > 1 else figure
-
-
-def _draw_epochs(epochs: dict[str, Any]) -> Figure:
-    per_rank = epochs["per_rank"]
-    return _stacked(per_rank, phase_parts(per_rank), "time of an epoch", COMMUNICATION)
-
-
-def _draw_communication(epochs: dict[str, Any]) -> Figure:
-    per_rank = epochs["per_rank"]
-    return _stacked(per_rank, communication_parts(per_rank), "of an epoch", ("hidden",))
 
 
 def _stacked(

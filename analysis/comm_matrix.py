@@ -6,6 +6,7 @@ which every rank records what it sends; nothing is estimated.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,16 +21,15 @@ from hpcgnn.analysis.figures import (
     argument_parser,
     hint,
     new_figure,
+    publish,
     rank_ticks,
-    save_figure,
     scaled,
-    show_paths,
     spread,
 )
 from hpcgnn.analysis.load import SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import print_json, print_table
+from hpcgnn.console import print_table
 from hpcgnn.errors import InputError
 
 NAME = "comm_matrix"
@@ -146,17 +146,14 @@ def show(name: str, summary: dict[str, Any]) -> None:
     cells = [
         [
             f"{direction} {label}",
-            *(f"{scale * value:{form}}" for value in (table["total"], *_levels(table[key]))),
+            f"{scale * table['total']:{form}}",
+            *(f"{scale * table[key][level]:{form}}" for level in ("min", "median", "max")),
             f"{100 * table[key]['imbalance']:.1f} %",
         ]
         for table, label, scale, form in ((rows, "rows", 1, ".15g"), (size, unit, factor, ".3f"))
         for direction, key in (("sent", "send"), ("received", "receive"))
     ]
     print_table(f"{name}: totals of an epoch over ranks (ranks: {count})", columns, cells)
-
-
-def _levels(entry: dict[str, float]) -> list[float]:
-    return [entry["min"], entry["median"], entry["max"]]
 
 
 def draw(name: str, summary: dict[str, Any]) -> Figure:
@@ -225,13 +222,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     run = open_run(options.run)
     summary = summarise(Trace(run), options.name)
-    directory = options.out or run.path / "analysis"
-    paths = save_figure(lambda: draw(run.name, summary), directory, NAME)
-    if options.json:
-        print_json({"run": str(run.path), **summary, "figures": list(map(str, paths))})
-    else:
-        show(run.name, summary)
-        show_paths(paths)
+    facts = {"run": str(run.path), **summary}
+    told = run.name, summary
+    publish(options, NAME, partial(draw, *told), run.path / "analysis", facts, partial(show, *told))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.analysis.jsonl import Json
-from hpcgnn.analysis.load import Run
+from hpcgnn.analysis.load import Json, Run
 from hpcgnn.console import is_error, metric_text
 from hpcgnn.errors import InputError
 

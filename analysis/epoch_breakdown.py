@@ -26,9 +26,8 @@ from hpcgnn.analysis.figures import (
     argument_parser,
     hint,
     new_figure,
-    save_figure,
+    publish,
     scaled,
-    show_paths,
     spread,
 )
 from hpcgnn.analysis.load import open_run
@@ -36,7 +35,7 @@ from hpcgnn.analysis.sessions import Trace
 from hpcgnn.analysis.trace import first_sent, in_order, read_sessions
 from hpcgnn.analysis.waiting import Waits, who_waits
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import print_json, print_table
+from hpcgnn.console import print_table
 from hpcgnn.errors import InputError
 
 NAME = "epoch_breakdown"
@@ -304,13 +303,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     run = open_run(options.run)
     summary = summarise(Trace(run))
-    directory = options.out or run.path / "analysis"
-    paths = save_figure(lambda: draw(run.name, summary), directory, NAME)
-    if options.json:
-        print_json({"run": str(run.path), **summary, "figures": list(map(str, paths))})
-    else:
-        show(run.name, summary)
-        show_paths(paths)
+    facts = {"run": str(run.path), **summary}
+    told = run.name, summary
+    publish(options, NAME, partial(draw, *told), run.path / "analysis", facts, partial(show, *told))
 
 
 if __name__ == "__main__":

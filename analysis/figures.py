@@ -4,7 +4,7 @@ import argparse
 import io
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hpcgnn.commands.arguments import CommandParser
-from hpcgnn.console import report
+from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 
 _STYLE: dict[Any, Any] = {
@@ -97,14 +97,29 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(
-    draw: Callable[[], Figure], directory: Path, stem: str, kinds: Sequence[str] = ("svg", "png")
-) -> list[Path]:
-    """Draw in this project's style, write ``stem.KIND`` for all `kinds`, return their paths.
+def publish(
+    options: argparse.Namespace,
+    stem: str,
+    draw: Callable[[], Figure],
+    directory: Path,
+    facts: Mapping[str, Any],
+    show: Callable[[], None],
+) -> None:
+    """Write the figure to `directory` or ``--out``, and `show` the result, or print it as JSON.
 
     Raises `InputError` if the directory or the files cannot be written.
     """
-    paths = [directory / f"{stem}.{kind}" for kind in kinds]
+    paths = _save_figure(draw, options.out or directory, stem)
+    if options.json:
+        print_json({**facts, "figures": list(map(str, paths))})
+    else:
+        show()
+        report("figure: " + "  ".join(map(str, paths)), sys.stdout)
+
+
+def _save_figure(draw: Callable[[], Figure], directory: Path, stem: str) -> list[Path]:
+    """Draw in this project's style, write ``stem.svg`` and ``stem.png``, return their paths."""
+    paths = [directory / f"{stem}.{kind}" for kind in ("svg", "png")]
     with mpl.rc_context(_STYLE):
         figure = _placed(draw)
         try:
@@ -161,11 +176,6 @@ def _svg(figure: Figure) -> str:
         return f"<g><title>{match[1]}</title>"
 
     return re.sub(f'<g id="{_HINT}([^"]*)">', title, file.getvalue())
-
-
-def show_paths(paths: Sequence[Path]) -> None:
-    """Print the paths of the figures."""
-    report("figure: " + "  ".join(map(str, paths)), sys.stdout)
 
 
 def spread(values: Sequence[float], suffix: str = "") -> dict[str, float]:

@@ -7,6 +7,7 @@ validation metrics and the training loss are drawn.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from hpcgnn.analysis.curves import METRICS, Curve, RunCurves
-from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
+from hpcgnn.analysis.figures import argument_parser, new_figure, publish
 from hpcgnn.analysis.load import open_runs
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import metric_factor, print_json, print_table
+from hpcgnn.console import metric_factor, print_table
 
 NAME = "learning_curves"
 
@@ -187,14 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     directories = open_runs(options.run)
     runs = [RunCurves(run) for run in directories]
-    directory = options.out or directories[0].path / "analysis"
-    paths = save_figure(lambda: draw(runs), directory, NAME)
-    if options.json:
-        summaries = [run.summary() for run in runs]
-        print_json({"runs": summaries, "figures": list(map(str, paths))})
-    else:
-        show(runs)
-        show_paths(paths)
+    facts = {"runs": [run.summary() for run in runs]}
+    directory = directories[0].path / "analysis"
+    publish(options, NAME, partial(draw, runs), directory, facts, partial(show, runs))
 
 
 if __name__ == "__main__":

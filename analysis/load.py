@@ -6,15 +6,16 @@ checkpoint, so what earlier sessions recorded after it is skipped as well.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.analysis.forms import EPOCH, LARGEST, SESSION, SUMMARY, check_form
-from hpcgnn.analysis.jsonl import Json, integer, json_lines
 from hpcgnn.errors import InputError
-from hpcgnn.storage import read_whole
+from hpcgnn.storage import read_whole, require_file
+
+Json = dict[str, Any]
 
 TRACE_SCHEMA = 1
 
@@ -108,7 +109,7 @@ class Run:
         if not path.is_file():
             raise InputError(f"{self.path}: has no metrics.jsonl; is it a run directory?")
         seeds: dict[object, dict[int, Json]] = {}
-        for where, record in json_lines(path, starts_anew=lambda _: False):
+        for where, record in _json_lines(path, starts_anew=lambda _: False):
             check_form(record, EPOCH, where)
             for name, value in record.items():
                 _require_number(value, f"{where}: {name}")
@@ -152,7 +153,7 @@ class RankTrace:
     def spans(self) -> Iterator[SpanRecord]:
         """Yield every span in the order in which they ended, session by session."""
         session = -1
-        for where, record in json_lines(self._path, starts_anew=_is_header):
+        for where, record in _json_lines(self._path, starts_anew=_is_header):
             if _is_header(record):
                 session += 1
             else:
@@ -160,7 +161,7 @@ class RankTrace:
 
     def _read_headers(self) -> list[Json]:
         headers: list[Json] = []
-        for where, record in json_lines(self._path, starts_anew=_is_header):
+        for where, record in _json_lines(self._path, starts_anew=_is_header):
             if _is_header(record):
                 headers.append(_checked_header(record, self.rank, where))
             elif not headers:
@@ -204,17 +205,26 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return ["/".join(path.parts[-depth:]) for path in paths]
 
 
-def _read_json(path: Path, missing: Any, form: Any) -> Any:
-    """Return the content of a JSON file, checked by `check_form`; `missing` if there is no file."""
-    if not path.exists():
-        return missing
-    content = read_whole(path, "restore or remove it")
+def read_checked(
+    path: Path, form: Any, remedy: str, parse: Callable[[bytes], Any] = json.loads
+) -> Any:
+    """Return the content of a JSON file, or of one that `parse` reads, checked by `check_form`.
+
+    Raises `InputError` if it cannot be read, or does not have this form.
+    """
+    content = read_whole(path, remedy)
     try:
-        value = json.loads(content)
+        value = parse(content)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not valid JSON ({error}); restore or remove it") from error
+        kind = path.suffix[1:].upper()
+        raise InputError(f"{path}: is not valid {kind} ({error}); {remedy}") from error
     check_form(value, form, str(path))
     return value
+
+
+def _read_json(path: Path, missing: Any, form: Any) -> Any:
+    """Return the content of a JSON file, see `read_checked`; `missing` if there is no file."""
+    return read_checked(path, form, "restore or remove it") if path.exists() else missing
 
 
 def _is_header(record: Json) -> bool:
@@ -227,10 +237,10 @@ def _checked_header(record: Json, rank: int, where: str) -> Json:
             f"{where}: trace schema {record['schema']!r}, this program reads {TRACE_SCHEMA}; "
             "use the version of hpcgnn that wrote it"
         )
-    if integer(record, "rank", where) != rank:
+    if _integer(record, "rank", where) != rank:
         raise InputError(f"{where}: belongs to rank {record['rank']}; restore the file's name")
     for key in ("ranks", "start_unix_ns"):
-        integer(record, key, where)
+        _integer(record, key, where)
     return record
 
 
@@ -242,23 +252,19 @@ def _span(record: Json, session: int, where: str) -> SpanRecord:
         raise InputError(f"{where}: unknown phase in {name!r}; use the hpcgnn that wrote it")
     if peers is not None and not _is_integer_table(peers):
         raise InputError(f"{where}: field 'peers' is not a list of [peer, rows, bytes]")
-    numbers = (
-        integer(record, key, where) for key in ("t_ns", "dur_ns", "self_ns", "rows", "bytes")
-    )
-    start_ns, duration_ns, self_ns, rows, size = numbers
     return SpanRecord(
         name=name,
-        start_ns=start_ns,
-        duration_ns=duration_ns,
-        self_ns=self_ns,
-        seed=None if record.get("seed") is None else integer(record, "seed", where),
-        epoch=None if record.get("epoch") is None else integer(record, "epoch", where),
-        rows=rows,
-        bytes=size,
+        start_ns=_integer(record, "t_ns", where),
+        duration_ns=_integer(record, "dur_ns", where),
+        self_ns=_integer(record, "self_ns", where),
+        seed=None if record.get("seed") is None else _integer(record, "seed", where),
+        epoch=None if record.get("epoch") is None else _integer(record, "epoch", where),
+        rows=_integer(record, "rows", where),
+        bytes=_integer(record, "bytes", where),
         peers=peers,
         session=session,
-        step=integer(record, "step", where) if record.get("step") else 0,
-        **{key: integer(record, key, where) for key in _OPTIONAL if key in record},
+        step=_integer(record, "step", where) if record.get("step") else 0,
+        **{key: _integer(record, key, where) for key in _OPTIONAL if key in record},
     )
 
 
@@ -275,3 +281,41 @@ def _is_integer_table(peers: object) -> bool:
         and all(isinstance(value, int) and 0 <= value < LARGEST for value in entry)
         for entry in peers
     )
+
+
+def _json_lines(path: Path, starts_anew: Callable[[Json], bool]) -> Iterator[tuple[str, Json]]:
+    """Yield ``(file:line, object)``; a torn line may occur only before a restart or at the end.
+
+    `starts_anew` tells whether an object is the first one of a resumed run.
+    """
+    torn = ""
+    try:
+        with require_file(path, "restore it or remove it").open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                record = _object(line)
+                where = f"{path}:{number}"
+                if torn and not (record is not None and starts_anew(record)):
+                    raise InputError(f"{torn}: is not a JSON object; restore the file")
+                if record is None:
+                    torn = where
+                else:
+                    torn = ""
+                    yield where, record
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _object(line: bytes) -> Json | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _integer(record: Json, key: str, where: str) -> int:
+    """Return the integer `key` of a record, or raise an `InputError` that names it."""
+    value = record.get(key)
+    if type(value) is not int or not -LARGEST <= value < LARGEST:
+        raise InputError(f"{where}: field {key!r} is not a 64-bit integer; restore the file")
+    return value

@@ -5,15 +5,12 @@ own rows and those of one peer, 2/N of all rows on N ranks; with one stage of pr
 runs may hold up to all rows.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.analysis.forms import PLANNED, check_form
-from hpcgnn.analysis.load import Run
+from hpcgnn.analysis.forms import PLANNED
+from hpcgnn.analysis.load import Run, read_checked
 from hpcgnn.analysis.sessions import Trace
-from hpcgnn.errors import InputError
-from hpcgnn.storage import read_whole
 
 
 @dataclass(frozen=True)
@@ -84,14 +81,9 @@ def read_plan(run: Run) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     remedy = "write it again with `hpcgnn plan --json`, or remove it"
-    content = read_whole(file, remedy)
-    try:
-        entries = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: is not valid JSON ({error}); {remedy}") from error
-    check_form(entries, [PLANNED], str(file))
+    entries = read_checked(file, [PLANNED], remedy)
     keys = ("ranks", "replication", "exchange", "schedule")
-    matching = [
+    matching = (
         entry for entry in entries if all(entry[key] == run.summary.get(key) for key in keys)
-    ]
-    return matching[0] if matching else None
+    )
+    return next(matching, None)

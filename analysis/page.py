@@ -8,8 +8,6 @@ from matplotlib.figure import Figure
 
 from hpcgnn.analysis.figures import IN_THE_DARK, inline_svg
 
-Draw = Callable[[], Figure]
-
 _LIGHT = "".join(f"--c{colour[1:]}:{colour};" for colour in IN_THE_DARK)
 _DARK = "".join(f"--c{colour[1:]}:{lighter};" for colour, lighter in IN_THE_DARK.items())
 _COLOURS = f"""
@@ -118,7 +116,7 @@ class FigureOf:
     """A figure with its caption, and a note about what it shows."""
 
     caption: str
-    draw: Draw
+    draw: Callable[[], Figure]
     note: str = ""
 
 

@@ -5,7 +5,6 @@ matplotlib with their text as text: they print well, follow the reader's light o
 need no script.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -98,15 +97,15 @@ def _each_run(page: Page, subjects: Sequence[Subject]) -> None:
 
 
 def _rank(subject: Subject) -> float:
-    value = _merit(subject, "valid")
+    value = _merit(subject)
     if value is None or subject.curves is None:
         return math.inf
     return value if is_error(subject.curves.metric) else -value
 
 
-def _merit(subject: Subject, part: str) -> float | None:
-    """Return the mean over seeds of the kept models' figure of merit."""
-    value: float | None = subject.curves.summary()[part]["mean"] if subject.curves else None
+def _merit(subject: Subject) -> float | None:
+    """Return the mean over seeds of the kept models' figure of merit by validation."""
+    value: float | None = subject.curves.summary()["valid"]["mean"] if subject.curves else None
     return value
 
 
@@ -146,7 +145,7 @@ def _result(subject: Subject, first: Subject) -> dict[str, str | Cell]:
     summary, curves = subject.run.summary, subject.curves.summary() if subject.curves else {}
     metric = curves.get("metric") or ""
     epoch, usual = (each.epoch["epoch_s"]["median"] for each in (subject, first))
-    valid, best = _merit(subject, "valid"), _merit(first, "valid")
+    valid, best = _merit(subject), _merit(first)
     gap = None if valid is None or best is None else valid - best
     factor = metric_factor(metric)
     return {
@@ -179,7 +178,7 @@ def _epochs(seeds: Sequence[dict[str, Any]]) -> Cell:
 def _ranking(subjects: Sequence[Subject]) -> str:
     """Return sentences that name the best run, which is the first, and the fastest."""
     first, second = subjects[:2]
-    best, next_ = _merit(first, "valid"), _merit(second, "valid")
+    best, next_ = _merit(first), _merit(second)
     texts = []
     if best is not None and first.curves is not None:
         metric = first.curves.metric
@@ -342,7 +341,7 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
             versions = ", ".join(
                 f"{name} {value}" for name, value in session.get("versions", {}).items()
             )
-            setup = session.get("setup_s", {})
+            setup, commit = session.get("setup_s", {}), session.get("commit") or ""
             rows.append(
                 [
                     f"{each.run.name}, start {number}",
@@ -355,7 +354,7 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
                     ),
                     session.get("launcher", ""),
                     _setting(session.get("threads")),
-                    (session.get("commit") or "")[:12] + _dirty(session.get("commit")),
+                    commit[:12] + " with changes" * commit.endswith("-dirty"),
                     Cell(hosts, long=True),
                     Cell(versions, long=True),
                     Cell(" ".join(session.get("command", ())), long=True),
@@ -376,10 +375,6 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
     )  # fmt: skip
 
 
-def _dirty(commit: str | None) -> str:
-    return " with changes" if commit and commit.endswith("-dirty") else ""
-
-
 def _configuration(page: Page, subjects: Sequence[Subject]) -> None:
     differing = set(differing_keys([each.settings for each in subjects])) | {"run.dir"}
     shared = {key: value for key, value in subjects[0].settings.items() if key not in differing}
@@ -390,8 +385,8 @@ def _configuration(page: Page, subjects: Sequence[Subject]) -> None:
     page.unfold()
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser(f"analyse {NAME}", _PURPOSE)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = CommandParser(f"analyse {NAME}", "Write one self-contained HTML page about runs.")
     parser.add_argument("run", metavar="RUN", nargs="+", help="run directory of a training run")
     parser.add_argument(
         "-o",
@@ -401,14 +396,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="file of the page (default: report.html in the directory of the first run)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args(arguments)
-
-
-_PURPOSE = "Write one self-contained HTML page about runs."
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parse(arguments)
+    options = parser.parse_args(arguments)
     subjects = [read_subject(run) for run in open_runs(options.run)]
     output = options.output or subjects[0].run.path / "report.html"
     if not output.parent.is_dir():

@@ -26,7 +26,6 @@ from hpcgnn.typing import Array, FloatArray
 NAME = "rollout"
 
 _SHOWN = (1, 10, 50, 100)
-_PURPOSE = "Show a rollout of fields: truth, prediction and difference at selected steps."
 
 
 class Truth:
@@ -110,11 +109,9 @@ def pictures(rollout: Rollout, truth: Truth | None, shown: Shown) -> Iterator[Pi
     (name, number), nodes = shown.column, shown.plane.nodes
     for step in shown.steps:
         known = None if truth is None else truth.read(name, step - 1)
-        yield Picture(
-            f"step {step}",
-            rollout.read(name, step - 1)[nodes, number].astype(np.float64),
-            None if known is None else known[nodes, number],
-        )
+        predicted = rollout.read(name, step - 1)[nodes, number].astype(np.float64)
+        unknown = np.full_like(predicted, np.nan)
+        yield Picture(f"step {step}", predicted, unknown if known is None else known[nodes, number])
 
 
 def errors_of(rollout: Rollout, truth: Truth) -> dict[str, dict[str, list[float | None]]]:
@@ -166,7 +163,8 @@ def make_page(
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser(f"analyse {NAME}", _PURPOSE)
+    purpose = "Show a rollout of fields: truth, prediction and difference at selected steps."
+    parser = CommandParser(f"analyse {NAME}", purpose)
     parser.add_argument("run", metavar="RUN|FILE.h5", type=Path, help="run directory, or a rollout")
     parser.add_argument("--field", help="field to show (default: the first)")
     parser.add_argument("--component", type=int, default=0, help="column of the field, from 0")

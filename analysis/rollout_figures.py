@@ -137,11 +137,11 @@ class Plane:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A step of a rollout: prediction (m,), and the truth (m,), or None if it is unknown."""
+    """A step of a rollout: prediction (m,) and truth (m,), NaN where it is unknown."""
 
     title: str
     predicted: FloatArray
-    truth: FloatArray | None
+    truth: FloatArray
 
 
 def draw_steps(plane: Plane, pictures: Sequence[Picture], name: str) -> Figure:
@@ -149,29 +149,28 @@ def draw_steps(plane: Plane, pictures: Sequence[Picture], name: str) -> Figure:
 
     Truth and prediction have the same colour scale in all rows.
     """
-    shown = [each.predicted for each in pictures]
-    shown += [each.truth for each in pictures if each.truth is not None]
-    norm = _norm(np.concatenate(shown))
-    differences = [each.predicted - each.truth for each in pictures if each.truth is not None]
-    sizes = np.abs(np.concatenate([np.empty(0), *differences]))
+    norm = _norm(pictures)
+    sizes = np.abs(np.concatenate([each.predicted - each.truth for each in pictures]))
     most = float(sizes.max(where=~np.isnan(sizes), initial=0)) or 1.0
     figure = new_figure(9.0, 2.4 * len(pictures) + 0.4)
     axes = figure.subplots(len(pictures), 3, squeeze=False)
     for row, each in zip(axes, pictures, strict=True):
-        truth = np.full_like(each.predicted, np.nan) if each.truth is None else each.truth
-        panels = (("truth", truth), ("prediction", each.predicted), ("difference", None))
-        for axis, (title, values) in zip(row, panels, strict=True):
+        panels = (
+            ("truth", each.truth, norm, "viridis"),
+            ("prediction", each.predicted, norm, "viridis"),
+            ("difference", each.predicted - each.truth, Normalize(-most, most), "RdBu_r"),
+        )
+        for axis, (title, values, scale, colours) in zip(row, panels, strict=True):
             axis.set_title(f"{each.title}: {title}")
-            if values is None:
-                drawn = plane.show(axis, each.predicted - truth, Normalize(-most, most), "RdBu_r")
-            else:
-                drawn = plane.show(axis, values, norm, "viridis")
+            drawn = plane.show(axis, values, scale, colours)
             if drawn is not None:
                 figure.colorbar(drawn, ax=axis, label="" if title == "truth" else name)
     return figure
 
 
-def _norm(values: FloatArray) -> Normalize:
+def _norm(pictures: Sequence[Picture]) -> Normalize:
+    """Return the common colour scale of predictions and truths."""
+    values = np.concatenate([part for each in pictures for part in (each.predicted, each.truth)])
     known = values[~np.isnan(values)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
     return Normalize(low, high if high > low else low + 1)
@@ -179,18 +178,15 @@ def _norm(values: FloatArray) -> Normalize:
 
 def animate(plane: Plane, pictures: Sequence[Picture], path: str, name: str) -> None:
     """Write an animation (GIF) of truth and prediction, one frame per step."""
-    values = [each.predicted for each in pictures]
-    values += [each.truth for each in pictures if each.truth is not None]
-    norm = _norm(np.concatenate(values))
+    norm = _norm(pictures)
     figure = new_figure(7.0, 3.0)
     writer = PillowWriter(fps=8)
     with writer.saving(figure, path, dpi=90):
         for each in pictures:
             figure.clear()
             axes = figure.subplots(1, 2)
-            truth = np.full_like(each.predicted, np.nan) if each.truth is None else each.truth
             for axis, title, rows in zip(
-                axes, ("truth", "prediction"), (truth, each.predicted), strict=True
+                axes, ("truth", "prediction"), (each.truth, each.predicted), strict=True
             ):
                 drawn = plane.show(axis, rows, norm, "viridis")
                 axis.set_title(f"{each.title}: {title}")

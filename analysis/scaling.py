@@ -16,18 +16,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpcgnn.analysis.figures import (
-    argument_parser,
-    new_figure,
-    save_figure,
-    scaled,
-    show_paths,
-)
+from hpcgnn.analysis.figures import argument_parser, new_figure, publish, scaled
 from hpcgnn.analysis.load import Run, open_runs
 from hpcgnn.analysis.memory import read_plan
 from hpcgnn.analysis.settings import Settings, differing_keys, read_settings
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import print_json, print_table
+from hpcgnn.console import print_table
 from hpcgnn.errors import InputError
 from hpcgnn.trace import describe_epochs
 
@@ -237,34 +231,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     runs = open_runs(options.run)
     series = make_series(runs)
-    directory = options.out or runs[0].path.parent / "analysis"
-    paths = save_figure(partial(draw, series), directory, NAME)
-    if options.json:
-        print_json(
-            {
-                "series": [_as_json(each) for each in series],
-                "errors": errors(series),
-                "figures": list(map(str, paths)),
-            }
-        )
-    else:
-        show(series)
-        show_paths(paths)
+    facts = {"series": [_as_json(each) for each in series], "errors": errors(series)}
+    directory = runs[0].path.parent / "analysis"
+    publish(options, NAME, partial(draw, series), directory, facts, partial(show, series))
 
 
 def _as_json(series: Series) -> dict[str, Any]:
-    points = [
-        {
-            "run": point.run,
-            "graph": point.graph,
-            "nodes": point.nodes,
-            "ranks": point.ranks,
-            "efficiency": series.efficiency(point),
-            "measured": point.measured,
-            "planned": point.planned,
-        }
-        for point in series.points
-    ]
+    points = [{**vars(point), "efficiency": series.efficiency(point)} for point in series.points]
     return {"method": series.method, "kind": series.kind, "points": points}
 
 

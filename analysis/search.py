@@ -6,6 +6,7 @@ far; those without an evaluated epoch, for instance because they diverged, come 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hpcgnn.analysis.curves import RunCurves, mean_of
-from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
+from hpcgnn.analysis.figures import argument_parser, new_figure, publish
 from hpcgnn.analysis.load import Run, distinct_names, open_run
 from hpcgnn.analysis.settings import differing_keys, read_settings
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import is_error, metric_factor, metric_text, print_json, print_table
+from hpcgnn.console import is_error, metric_factor, metric_text, print_table
 from hpcgnn.errors import InputError
 
 NAME = "search"
@@ -136,22 +137,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(NAME, "Rank the runs of a search by validation.", runs="+")
     options = parser.parse_args(arguments)
     draws, keys = rank(read_draws(options.run))
-    directory = options.out or Path(options.run[0]).resolve().parent / "analysis"
-    paths = save_figure(lambda: draw_figure(draws, keys), directory, NAME)
-    if options.json:
-        entries = [
-            {
-                "run": draw.name,
-                "finished": draw.finished,
-                **draw.figures,
-                "settings": {key: draw.settings.get(key) for key in keys},
-            }
-            for draw in draws
-        ]
-        print_json({"runs": entries, "figures": list(map(str, paths))})
-    else:
-        show(draws, keys)
-        show_paths(paths)
+    entries = [
+        {
+            "run": draw.name,
+            "finished": draw.finished,
+            **draw.figures,
+            "settings": {key: draw.settings.get(key) for key in keys},
+        }
+        for draw in draws
+    ]
+    directory, told = Path(options.run[0]).resolve().parent / "analysis", (draws, keys)
+    facts = {"runs": entries}
+    publish(options, NAME, partial(draw_figure, *told), directory, facts, partial(show, *told))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ earlier sessions recorded for that seed from e on, on every rank.
 
 from collections.abc import Iterator, Sequence
 
-from hpcgnn.analysis.jsonl import Json
-from hpcgnn.analysis.load import RankTrace, Run, SpanRecord
+from hpcgnn.analysis.load import Json, Run, SpanRecord
 from hpcgnn.trace import steady
 
 
@@ -15,7 +14,8 @@ class Trace:
     """The spans of every rank that left a file.
 
     `ranks` are the ranks that have a file, ascending; `num_ranks` is the largest number of ranks
-    of any session, `num_sessions` 1 plus the number of times that the run was resumed. `epoch_s`
+    of any session, `num_sessions` 1 plus the number of times that the run was resumed. `starts_ns`
+    is the Unix time in ns at which each session began, on a rank that took part in all. `epoch_s`
     are the seconds of the counted epochs; None without metrics: then all epochs count.
     """
 
@@ -26,9 +26,13 @@ class Trace:
         self.num_ranks = max(*(header["ranks"] for header in headers), self.ranks[-1] + 1)
         # The rank with most headers took part in every session, even if rank counts differ.
         longest = max(self._traces.values(), key=lambda trace: len(trace.headers))
-        self._starts = [header["start_unix_ns"] for header in longest.headers]
-        self.num_sessions = len(self._starts)
-        self._sessions = {rank: self._run_sessions(trace) for rank, trace in self._traces.items()}
+        self.starts_ns = [header["start_unix_ns"] for header in longest.headers]
+        self.num_sessions = len(self.starts_ns)
+        # Clocks of hosts differ by much less than the time between two sessions.
+        self._sessions = {
+            rank: [_nearest(self.starts_ns, header["start_unix_ns"]) for header in trace.headers]
+            for rank, trace in self._traces.items()
+        }
         self._first_epochs = self._find_first_epochs()
         self.epoch_s = _epoch_seconds(run)
 
@@ -46,11 +50,6 @@ class Trace:
             if not self._is_replaced(span, sessions[span.session])
         ]
 
-    @property
-    def starts_ns(self) -> list[int]:
-        """Unix time in ns at which each session began, on a rank that took part in all."""
-        return list(self._starts)
-
     def whole_sessions(self, rank: int) -> Iterator[tuple[int, Json, list[SpanRecord]]]:
         """Yield the number, the header and all spans of each session of `rank`.
 
@@ -61,11 +60,6 @@ class Trace:
         for span in trace.spans():
             spans[span.session].append(span)
         yield from zip(self._sessions[rank], trace.headers, spans, strict=True)
-
-    def _run_sessions(self, trace: RankTrace) -> list[int]:
-        """Return the session number of each header in one file."""
-        # Clocks of hosts differ by much less than the time between two sessions.
-        return [_nearest(self._starts, header["start_unix_ns"]) for header in trace.headers]
 
     def _find_first_epochs(self) -> dict[int | None, dict[int, int]]:
         """Return the first epoch of each session, by seed."""

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.analysis.forms import check_form
-from hpcgnn.errors import InputError
-from hpcgnn.storage import read_whole
+from hpcgnn.analysis.load import read_checked
 
 Settings = dict[str, Any]
 """Values by ``section.key``."""
@@ -18,14 +16,10 @@ def read_settings(directory: Path) -> Settings:
 
     Raises `InputError` if there is no readable ``config.toml``.
     """
-    file = directory / "config.toml"
     remedy = "name directories of runs that have begun"
-    content = read_whole(file, remedy)
-    try:
-        tables = tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: {error}; {remedy}") from error
-    check_form(tables, {"*": {}}, str(file))
+    tables = read_checked(
+        directory / "config.toml", {"*": {}}, remedy, lambda text: tomllib.loads(text.decode())
+    )
     return {
         f"{section}.{key}": value
         for section, table in tables.items()

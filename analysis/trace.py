@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.analysis.breakdown import FirstSent, Flight, flights_of
-from hpcgnn.analysis.jsonl import Json
-from hpcgnn.analysis.load import SpanRecord, open_run
+from hpcgnn.analysis.load import Json, SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_command
@@ -63,19 +62,6 @@ class Session:
     clock: RankClock
 
 
-@dataclass(frozen=True)
-class Message:
-    """A message between two ranks in an exchange; times in nanoseconds on the common clock."""
-
-    session: int
-    sender: int
-    receiver: int
-    rows: int
-    bytes: int
-    sent: int
-    taken: int
-
-
 def read_sessions(trace: Trace) -> list[Session]:
     """Return every session of every rank, on one clock."""
     starts, sessions = trace.starts_ns, []
@@ -92,7 +78,7 @@ def read_sessions(trace: Trace) -> list[Session]:
 
 
 @dataclass(frozen=True)
-class Sent:
+class Message:
     """A message: the exchange that sent it, and the receiver's exchange with its wait."""
 
     sender: Session
@@ -102,15 +88,25 @@ class Sent:
     rows: int
     bytes: int
 
+    @property
+    def sent_ns(self) -> int:
+        """When its exchange began, on the common clock."""
+        return self.sender.clock(self.span.start_ns)
 
-def sent_in(sessions: Sequence[Session]) -> tuple[list[Sent], int]:
+    @property
+    def taken_ns(self) -> int:
+        """When the wait for it ended, on the common clock."""
+        return self.receiver.clock(self.received[1].stop_ns)
+
+
+def messages_of(sessions: Sequence[Session]) -> tuple[list[Message], int]:
     """Return the messages of exchanges, and the number of messages without a counterpart.
 
     The k-th exchange of a name in a step is the same exchange on all ranks. That holds for whole
     exchanges only: a sequential schedule skips the stages in which a rank has nothing to do, and
     no span records which message a stage received.
     """
-    messages, unmatched = list[Sent](), 0
+    messages, unmatched = list[Message](), 0
     for number in {session.number for session in sessions}:
         by_rank = {session.rank: session for session in sessions if session.number == number}
         exchanges = {rank: _exchanges(session.spans) for rank, session in by_rank.items()}
@@ -126,26 +122,14 @@ def sent_in(sessions: Sequence[Session]) -> tuple[list[Sent], int]:
                             unmatched += 1
                             continue
                         ends = by_rank[rank], by_rank[peer], span, received[index]
-                        messages.append(Sent(*ends, rows, size))
-    return messages, unmatched
-
-
-def messages_of(sessions: Sequence[Session]) -> tuple[list[Message], int]:
-    """Return messages on the common clock, and the number without a counterpart; see `sent_in`."""
-    matched, unmatched = sent_in(sessions)
-    messages = []
-    for each in matched:
-        sent = each.sender.clock(each.span.start_ns)
-        taken = each.receiver.clock(each.received[1].stop_ns)
-        ranks = each.sender.number, each.sender.rank, each.receiver.rank
-        messages.append(Message(*ranks, each.rows, each.bytes, sent, taken))
+                        messages.append(Message(*ends, rows, size))
     return messages, unmatched
 
 
 def first_sent(sessions: Sequence[Session]) -> dict[int, FirstSent]:
     """Return for each rank when the first message to each of its exchanges was sent."""
     by_rank: dict[int, dict[tuple[int, int], int]] = {each.rank: {} for each in sessions}
-    for each in sent_in(sessions)[0]:
+    for each in messages_of(sessions)[0]:
         own, clock = each.received[0], each.receiver.clock
         # Messages start at the end of their span; clocks drift little during a flight.
         after_ns = each.sender.clock(each.span.stop_ns) - clock(own.stop_ns)
@@ -167,9 +151,9 @@ def in_order(sessions: Sequence[Session]) -> list[Session]:
         of_number = [each for each in sessions if each.number == number]
         slack: dict[tuple[int, int], int] = {}
         for each in messages:
-            if each.session == number:
-                pair = each.sender, each.receiver
-                slack[pair] = min(slack.get(pair, each.taken - each.sent), each.taken - each.sent)
+            if each.sender.number == number:
+                pair, spare = (each.sender.rank, each.receiver.rank), each.taken_ns - each.sent_ns
+                slack[pair] = min(slack.get(pair, spare), spare)
         moves = {each.rank: 0 for each in of_number}
         # Bellman-Ford needs at most as many rounds as there are ranks, unless messages contradict
         # each other, as in a damaged trace.
@@ -213,9 +197,10 @@ def events(sessions: Sequence[Session], messages: Iterable[Message]) -> Iterator
     for number, message in enumerate(messages):
         text = {"rows": message.rows, "bytes": message.bytes}
         flow = {"cat": "message", "name": "message", "id": number, "tid": 0, "args": text}
-        yield {"ph": "s", "pid": message.sender, "ts": message.sent / 1e3, **flow}
+        yield {"ph": "s", "pid": message.sender.rank, "ts": message.sent_ns / 1e3, **flow}
         # "bp": "e" binds the arrow to the enclosing slice.
-        yield {"ph": "f", "bp": "e", "pid": message.receiver, "ts": message.taken / 1e3, **flow}
+        to = {"pid": message.receiver.rank, "ts": message.taken_ns / 1e3}
+        yield {"ph": "f", "bp": "e", **to, **flow}
 
 
 def _meta(name: str, rank: int, values: dict[str, Any]) -> Json:
@@ -252,7 +237,7 @@ def _facts(
         "sessions": len({each.number for each in sessions}),
         "messages": len(messages),
         "unmatched_messages": unmatched,
-        "received_before_sent": sum(each.taken < each.sent for each in messages),
+        "received_before_sent": sum(each.taken_ns < each.sent_ns for each in messages),
         "largest_offset_ms": max(
             abs(offset) for each in sessions for _, offset in each.clock.readings
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hpcgnn.analysis.breakdown import training
 from hpcgnn.analysis.load import SpanRecord
 from hpcgnn.analysis.sessions import Trace
-from hpcgnn.analysis.trace import Sent, Session, sent_in
+from hpcgnn.analysis.trace import Message, Session, messages_of
 
 _NANO = 1e-9
 
@@ -52,7 +52,7 @@ def who_waits(trace: Trace, sessions: Sequence[Session]) -> dict[int, Waits]:
         for span in epoch
     }
     waits = {rank: Waits() for rank in trace.ranks}
-    for place, messages in _by_wait(sent_in(sessions)[0]).items():
+    for place, messages in _by_wait(messages_of(sessions)[0]).items():
         if place in trained:
             _add_exchange(waits[place[1]], messages)
     for entered in _sums(sessions, trained):
@@ -62,16 +62,16 @@ def who_waits(trace: Trace, sessions: Sequence[Session]) -> dict[int, Waits]:
     return waits
 
 
-def _by_wait(messages: Sequence[Sent]) -> dict[Place, list[Sent]]:
+def _by_wait(messages: Sequence[Message]) -> dict[Place, list[Message]]:
     """Return messages by the span that waits for them."""
-    by_wait: dict[Place, list[Sent]] = defaultdict(list)
+    by_wait: dict[Place, list[Message]] = defaultdict(list)
     for message in messages:
         wait = message.received[1]
         by_wait[wait.session, message.receiver.rank, wait.start_ns].append(message)
     return by_wait
 
 
-def _add_exchange(waits: Waits, messages: Sequence[Sent]) -> None:
+def _add_exchange(waits: Waits, messages: Sequence[Message]) -> None:
     first = messages[0]
     exchange, wait = first.received
     # A message is sent at the end of its span, or at the start if the exchange itself blocks.

@@ -23,7 +23,6 @@ from hpcgnn.graph.structure import structural_features
 from hpcgnn.nn import NodeModel, TypedRows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.fields.objective import FieldObjective
 from hpcgnn.train.links.predictions import links_of_other
@@ -135,14 +134,14 @@ def _encoded(
 
 @collective
 def _of_nodes(grid: ProcessGrid, saved: SavedModel) -> _Case:
-    graph = load_saved_graph(grid, saved, TraceRecorder.off())
+    graph = load_saved_graph(grid, saved)
     _, case = _encoded(saved, graph, partial(saved.make_model, graph))
     return replace(case, outputs=case.outputs[case.order])
 
 
 @collective
 def _of_graphs(grid: ProcessGrid, saved: SavedModel) -> _Case:
-    graph = load_saved_graph(grid, saved, TraceRecorder.off())
+    graph = load_saved_graph(grid, saved)
     assert graph.node_graph is not None
     _, case = _encoded(saved, graph, partial(graph.make_model, saved.config))
     batch = torch.from_numpy(np.searchsorted(graph.ids, graph.node_graph))
@@ -186,7 +185,7 @@ def _of_fields(grid: ProcessGrid, saved: SavedModel) -> _Case:
     dynamics, first = task.dynamics, task.series.frames(0, saved.config.fields.history - 1)
     read, of_edges = first.frames
     frames = [dynamics.filled(first.at(index)) for index in range(len(read))]
-    task.series.reader.close()
+    task.series.reader.store.close()
     view = dynamics.view_at(frames)
     graph = replace(task.graph, features=dynamics.inputs(frames), view=view)
     _, case = _encoded(saved, graph, task.make_model)

@@ -51,13 +51,18 @@ class StoredRows:
     @classmethod
     @collective
     @contextmanager
-    def opened(cls, context: Context, fields: Sequence[str]) -> Iterator["StoredRows"]:
-        """Open the store of the configuration, which must have the node data `fields`."""
+    def opened(
+        cls, context: Context, fields: Sequence[str], row_map: RowMap | None = None
+    ) -> Iterator["StoredRows"]:
+        """Open the store of the configuration, which must have the node data `fields`.
+
+        With a `row_map`, it has been opened before, and the ranks own these rows.
+        """
         grid, config = context.grid, context.config
         with agree(grid.world):
             store = GraphStore.open(config.graph.store, grid.world)
         with store:
-            yield cls(context, store, share_rows(grid, config, store, fields))
+            yield cls(context, store, row_map or share_rows(grid, config, store, fields))
 
     @property
     def is_sparse(self) -> bool:

@@ -33,7 +33,7 @@ from hpcgnn.train.fields.dynamics import unit_scales
 from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.objective import FieldObjective, field_facts
-from hpcgnn.train.fields.samples import Series, samples_of
+from hpcgnn.train.fields.samples import Series
 from hpcgnn.train.fields.windows import PARTS, Windows
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
 from hpcgnn.train.links.objective import LinkObjective, link_facts
@@ -421,7 +421,7 @@ class PredictedFields(Predicted):
         _, rest, _ = self._samples(config)
         groups, samples = config.exchange.groups, list[tuple[object, ...]]()
         for group in range(groups):
-            numbers = [samples_of(group, groups, size) for size in (config.fields.batch, rest)]
+            numbers = [range(group, size, groups) for size in (config.fields.batch, rest)]
             # A group with only the first sample needs no copies, just the graph, which all have.
             samples.append(tuple((len(steps), steps == range(1)) for steps in numbers))
         return [samples.index(sample) for sample in samples]
@@ -440,7 +440,7 @@ def copies_of_groups(num_samples: int, batch: int, groups: int) -> set[int]:
     """
     whole, rest = divmod(num_samples, batch)
     sizes = ([batch] if whole else []) + [rest]
-    numbers = [samples_of(group, groups, size) for size in sizes for group in range(groups)]
+    numbers = [range(group, size, groups) for size in sizes for group in range(groups)]
     return {len(samples) for samples in numbers if samples not in (range(0), range(1))}
 
 

@@ -445,7 +445,6 @@ class FirstSteps(Source):
     """The first steps of each epoch of another source."""
 
     lacks: ClassVar[Reasons] = NOTHING
-    needs_rows: ClassVar[bool] = False
 
     def __init__(self, inner: Source, count: int) -> None:
         self._inner, self._count = inner, count

@@ -68,8 +68,7 @@ def target_metrics(
     predicted_NT: Tensor,
     targets_NT: Tensor,
     split_N: Tensor,
-    names: tuple[str, ...],
-    scales: tuple[float, ...],
+    facts: GraphFacts,
 ) -> dict[str, dict[str, float]]:
     """Return loss, RMSE, MAE and R² by split; a split without known values is absent.
 
@@ -77,14 +76,12 @@ def target_metrics(
     values, ``rmse_NAME`` and so on, and the plain names are means over the targets.
 
     `predicted_NT` and `targets_NT` are scaled values of the local nodes, NaN where a target is
-    missing; `split_N` is uint8. `scales` converts one scaled unit of each of the `names` to the
-    target's unit.
+    missing; `split_N` is uint8. `facts` tell the names and scales of the targets.
     """
-    parts = (Split.TRAIN, Split.VALID, Split.TEST)
     # Columns: known values, their sum and their squares; squared and absolute errors.
     by_split: dict[str, dict[str, float]] = {}
     truth_NT, errors_NT = targets_NT.double(), (predicted_NT - targets_NT).double()
-    for part in parts:
+    for name, part in SPLITS.items():
         present = ~truth_NT.isnan()
         inside = (split_N == int(part)) & present.any(1)
         truth, errors = truth_NT[inside], errors_NT[inside]
@@ -92,8 +89,8 @@ def target_metrics(
         rows = torch.cat([*columns, errors.square().nanmean(1, keepdim=True)], dim=1)
         *sums, loss, nodes = arithmetic().sums_and_count(rows.nan_to_num(0), grid.sum_over_blocks)
         if nodes:
-            by_target = _by_target(np.array(sums).reshape(5, -1), names, np.array(scales))
-            by_split[part.name.lower()] = {"loss": float(loss / nodes), **by_target}
+            by_target = _by_target(np.array(sums).reshape(5, -1), facts)
+            by_split[name] = {"loss": float(loss / nodes), **by_target}
     return by_split
 
 
@@ -125,11 +122,11 @@ def constant_targets(
     ]
 
 
-def _by_target(sums: FloatArray, names: tuple[str, ...], scales: FloatArray) -> dict[str, float]:
+def _by_target(sums: FloatArray, facts: GraphFacts) -> dict[str, float]:
     """Return the metrics of each target that has known values, and their means."""
     tested = sums[0] > 0
     count, total, squares, squared, absolute = sums[:, tested]
-    scales = scales[tested]
+    scales, names = np.array(facts.target_scales)[tested], facts.targets
     spread = squares - total**2 / count
     # A constant target has an R² of 1 if predicted exactly.
     explained = 1 - squared / np.where(spread > 0, spread, np.where(squared > 0, squared, 1))

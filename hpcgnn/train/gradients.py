@@ -79,7 +79,8 @@ def clip_gradients(
     """
     if max_norm == 0:
         return
-    norm = _norm(shared)
+    summed = [parameter.grad for parameter in shared if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(summed)
     if own:
         total = norm.double().square()
         for parameter in own:
@@ -88,12 +89,6 @@ def clip_gradients(
             total += arithmetic().sums_and_count(squares, grid.sum_over_blocks)[:-1].sum()
         norm = total.sqrt().to(norm.dtype)
     torch.nn.utils.clip_grads_with_norm_([*shared, *own], max_norm, norm)
-
-
-def _norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    return torch.nn.utils.get_total_norm(
-        [parameter.grad for parameter in parameters if parameter.grad is not None]
-    )
 
 
 @collective

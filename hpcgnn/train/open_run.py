@@ -32,7 +32,7 @@ from hpcgnn.train.run.partner import PartnerMemory
 from hpcgnn.train.run.report import EpochDisplay, remark_on_constants, remark_on_growth
 from hpcgnn.train.run.saved_model import best_seed
 from hpcgnn.train.run.session import describe_session, ended
-from hpcgnn.train.run.summary import Outcome, gather_rank_details, summarise
+from hpcgnn.train.run.summary import gather_rank_details, summarise
 from hpcgnn.train.run.track import Tracking
 from hpcgnn.train.run.usage import Usage
 from hpcgnn.train.seed_run import SeedRun
@@ -170,9 +170,7 @@ class OpenRun:
     @collective
     def finish(self) -> tuple[dict[str, Any] | None, int]:
         """Write the results, the summary last; return it on rank 0, and the exit status."""
-        results, trace = self._results, self._trace
-        stopped = len(results) < len(self.config.train.seeds)
-        outcome = Outcome(results, stopped, self._epochs_run)
+        trace, stopped = self._trace, len(self._results) < len(self.config.train.seeds)
         ranks = gather_rank_details(self.task, trace, self._setup_s, self._used.until_now())
         if self.config.trace.enabled:
             trace.set_epoch(None)
@@ -182,7 +180,7 @@ class OpenRun:
         if self._memory is not None:
             # The last checkpoint is on disk.
             self._memory.drop()
-        return self._close(outcome, ranks), EXIT_REQUEUE if stopped else 0
+        return self._close(ranks, stopped=stopped), EXIT_REQUEUE if stopped else 0
 
     @collective
     def _keep_best(self) -> None:
@@ -200,25 +198,25 @@ class OpenRun:
                 self.task.objective.save_predictions(directory, seed)
 
     @collective
-    def _close(self, outcome: Outcome, ranks: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def _close(self, ranks: list[dict[str, Any]], *, stopped: bool) -> dict[str, Any] | None:
         """Close the files; write and return the summary of a finished run on rank 0."""
         grid, directory, summary = self._grid, self._directory, None
         with agree(grid.world):
             self._trace.close()
             if grid.rank == 0:
-                epochs, stopped = outcome.epochs_run, outcome.stopped
-                directory.end_session(ended(self._session, ranks, epochs, stopped=stopped))
-            if grid.rank == 0 and outcome.stopped:
+                session = ended(self._session, ranks, self._epochs_run, stopped=stopped)
+                directory.end_session(session)
+            if grid.rank == 0 and stopped:
                 report(
-                    f"stopped by a signal after {outcome.epochs_run} epochs, which are in "
+                    f"stopped by a signal after {self._epochs_run} epochs, which are in "
                     f"{directory.checkpoints}: start the same command again to resume"
                 )
             elif grid.rank == 0:
                 metrics = directory.read_metrics()
                 remark_on_growth(metrics)
-                remark_on_constants(outcome.results)
+                remark_on_constants(self._results)
                 sessions = directory.read_sessions()
-                summary = summarise(self.config, self.task, outcome, metrics, ranks, sessions)
+                summary = summarise(self.config, self.task, self._results, metrics, ranks, sessions)
                 directory.write_summary(summary)
         return summary
 

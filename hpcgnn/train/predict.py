@@ -19,7 +19,6 @@ import numpy as np
 
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, ProcessGrid, agree
-from hpcgnn.config.config import Config
 from hpcgnn.config.options import require
 from hpcgnn.console import metric_text, print_json, report, warn
 from hpcgnn.errors import InputError, named
@@ -147,18 +146,20 @@ def _predict(
     requested: GlobalIndices | None,
 ) -> dict[str, Any]:
     if saved.config.train.task == "programs":
-        return _predict_programs(grid, saved, options)
+        return predict_programs(grid, saved, options)
     if options.rollout is not None:
         return predict_fields(grid, saved, options)
     predictor: LinkObjective | EdgeObjective | None = None
     if saved.config.train.task == "edges":
         predictor = EdgeObjective.for_predictions(grid, saved)
     if saved.config.train.task == "links":
-        context = Context.open(grid, _without_sampling(saved.config), TraceRecorder.off())
+        # Sampled links are for training only.
+        config = replace(saved.config, links=replace(saved.config.links, sampled=False))
+        context = Context.open(grid, config, TraceRecorder.off())
         predictor = links_of_other(grid, saved) if options.store else LinkObjective.load(context)[0]
     if predictor is not None and options.what != "embeddings":
         return _predict_pairs(grid, saved, predictor, options, format_name, requested)
-    graph = predictor.graph if predictor else load_saved_graph(grid, saved, TraceRecorder.off())
+    graph = predictor.graph if predictor else load_saved_graph(grid, saved)
     make = predictor.make_model if predictor else partial(saved.make_model, graph)
     rows = infer(graph, saved.model(grid, make), options.what, saved.rule)
     scores = score_rows(graph, rows)
@@ -204,11 +205,6 @@ def _predict_pairs(
     summary = write_predictions(grid, saved, options, (format_name, what), rows, ids)
     unit = "pairs" if _of_pairs(options) else "edges"
     return {**summary, "what": "scores" if what == "score" else what, "of": unit}
-
-
-def _without_sampling(config: Config) -> Config:
-    """Return the configuration without sampled links, which only training needs."""
-    return replace(config, links=replace(config.links, sampled=False))
 
 
 def _of_pairs(options: argparse.Namespace) -> bool:
@@ -263,14 +259,6 @@ _OF_NODES = lacks(
         Trait.STEPS: "each node has one row",
     }
 )
-
-
-def _predict_programs(
-    grid: ProcessGrid, saved: SavedModel, options: argparse.Namespace
-) -> dict[str, Any]:
-    store = options.store or saved.config.programs.judge_store or saved.config.graph.store
-    summary = predict_programs(grid, saved, store, options.block, options.output)
-    return {"output": str(options.output), **summary, "ranks": grid.size}
 
 
 def kind_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FORMATS) -> str:

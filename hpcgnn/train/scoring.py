@@ -55,8 +55,7 @@ def score(
     arguments = (grid, logits_NC, labels, split_N)
     if facts.targets:
         values: dict[str, float] = {}
-        by_part = target_metrics(*arguments, facts.targets, facts.target_scales)
-        for part, metrics_of_part in by_part.items():
+        for part, metrics_of_part in target_metrics(*arguments, facts).items():
             values |= {f"{part}_{key}": value for key, value in metrics_of_part.items()}
         constant = "; ".join(
             f"all {count} test rows get {number:.4g} for {name}"

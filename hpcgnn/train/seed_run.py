@@ -24,9 +24,7 @@ from hpcgnn.train.gradients import (
     weights_are_finite,
 )
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer
-from hpcgnn.train.process import (
-    resident_bytes,
-)
+from hpcgnn.train.process import resident_bytes
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
     check_model_tensors,
@@ -181,13 +179,7 @@ class SeedRun:
             "train_loss": self._last_loss,
             **more,
         }
-        return Checkpoint(
-            state,
-            model=model,
-            optimizer=optimizer,
-            best=best,
-            features=dict(self._objective.tensors()),
-        )
+        return Checkpoint(state, model, optimizer, best, dict(self._objective.tensors()))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint of this seed.

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.run.saved_model import (
     load_saved_graph,
     open_saved_model,
@@ -114,4 +113,4 @@ def test_a_typed_model_needs_its_relations(comm: MPI.Intracomm, comm_tmp_path: P
     with ProcessGrid(comm) as grid:
         saved = open_saved_model(run.path, None, str(other))
         with pytest.raises(CollectiveInputError, match="does not fit the model: relations"):
-            load_saved_graph(grid, saved, TraceRecorder.off())
+            load_saved_graph(grid, saved)

@@ -10,7 +10,6 @@ import pytest
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.storage import Split
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.run.saved_model import (
     load_saved_graph,
     open_saved_model,
@@ -89,4 +88,4 @@ def test_a_graph_without_training_nodes_has_no_labels_to_give(
         ProcessGrid(comm) as grid,
         pytest.raises(CollectiveInputError, match="has no node split"),
     ):
-        load_saved_graph(grid, saved, TraceRecorder.off())
+        load_saved_graph(grid, saved)

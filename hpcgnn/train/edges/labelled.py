@@ -11,6 +11,7 @@ from hpcgnn.comm import Communicator, ProcessGrid, RowMap, agree, rows_of, share
 from hpcgnn.comm.row_map import found_among
 from hpcgnn.errors import InputError
 from hpcgnn.graph.edge_inputs import scaled_edges
+from hpcgnn.graph.facts import stored_width
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.stored import StoredRows, check_relations
 from hpcgnn.sampling import Subgraph
@@ -63,18 +64,19 @@ class LabelledEdges:
         return EdgeTargets(Pairs.of(self.edges, no_negatives, num_rows), self.labels, self.features)
 
     @collective
+    def asked(self, layer: Communicator, row_map: RowMap) -> "EdgeTargets":
+        """Return these edges with a request for the rows that predict them."""
+        needed = self.needing(row_map.num_rows)
+        return replace(needed, pairs=needed.pairs.asked(layer, row_map))
+
+    @collective
     def shared(self, grid: ProcessGrid) -> "LabelledEdges":
         """Return the edges of all ranks, sorted by words: the same order for all partitions."""
-        edges, labels, features = self.edges, self.labels, self.features
-        names = ("sources", "targets", "relations", "words")
-        columns = [share_on_hosts(grid, f"edges.{name}", getattr(edges, name)) for name in names]
-        labels = share_on_hosts(grid, "edges.labels", labels)
-        if features.shape[1]:
-            features = share_on_hosts(grid, "edges.features", features)
-        else:
-            features = np.empty((len(labels), 0), features.dtype)
-        order = np.argsort(columns[-1], kind="stable")
-        return LabelledEdges(LinkEdges(*columns), labels, features)[order]
+        edges, labels = self.edges.shared(grid), share_on_hosts(grid, "edges.labels", self.labels)
+        features = np.empty((len(labels), 0), self.features.dtype)
+        if self.features.shape[1]:
+            features = share_on_hosts(grid, "edges.features", self.features)
+        return LabelledEdges(edges, labels, features)[edges.in_order()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +89,6 @@ class EdgeTargets:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    @collective
-    def asked(self, layer: Communicator, row_map: RowMap) -> "EdgeTargets":
-        """Return these targets with a request for their rows."""
-        return replace(self, pairs=self.pairs.asked(layer, row_map))
 
 
 @dataclass(frozen=True)
@@ -139,16 +136,8 @@ def relations_to_predict(store: GraphStore, relations: Sequence[str]) -> tuple[s
 
 def num_features(store: GraphStore, relations: Sequence[str], *, read: bool) -> int:
     """Return the number of edge features that predictions use; raises `InputError`."""
-    widths = {name: store.edge_features(name)[0] for name in relations}
-    if not read:
-        return 0
-    if len(set(widths.values())) > 1:
-        shown = ", ".join(f"{name} {width}" for name, width in widths.items())
-        raise InputError(
-            f"{store.path}: relations have unequal numbers of edge features ({shown}); set "
-            "edges.features=false or choose edges.relations"
-        )
-    return next(iter(widths.values()))
+    remedy = "set edges.features=false or choose edges.relations"
+    return stored_width(store, relations, remedy) if read else 0
 
 
 @collective

@@ -1,7 +1,6 @@
 """The objective of labelled edges: predict classes, several labels or numbers of edges."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Self
@@ -28,7 +27,6 @@ from hpcgnn.nn import EdgeModel, MeanLoss, NodeModel, make_edge_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions, RowIds, Split
 from hpcgnn.support import Reasons, Trait
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.labelled import (
     BatchedEdges,
     EdgeLabels,
@@ -67,7 +65,11 @@ _BLOCK_EDGES = 1 << 16
 
 
 class EdgeObjective(SingleObjective):
-    """Learns labels or numbers of edges, each from its two nodes and its features."""
+    """Learns labels or numbers of edges, each from its two nodes and its features.
+
+    `relations` are the names of those whose edges are predicted; `pair_features` is the number of
+    edge features that predictions use.
+    """
 
     lacks: ClassVar[Reasons] = {
         Trait.SOME_EDGES: "its split is of edges, not of nodes",
@@ -89,19 +91,10 @@ class EdgeObjective(SingleObjective):
         """The name of the predictions in files."""
         return "values" if self.facts.targets else self.saves
 
-    @property
-    def relations(self) -> tuple[str, ...]:
-        """The names of the relations whose edges are predicted."""
-        return self._predicted.labels.relations
-
-    @property
-    def pair_features(self) -> int:
-        """The number of edge features that predictions use."""
-        return self._predicted.width
-
     @collective
     def __init__(self, graph: LocalGraph, config: Config, predicted: PredictedEdges) -> None:
         self._predicted, self._facts = predicted, edge_facts(graph.facts, predicted)
+        self.relations, self.pair_features = predicted.labels.relations, predicted.width
         encoder = encoder_facts(graph.facts, config)
         self.graph, self.grid, self.config = replace(graph, facts=encoder), graph.grid, config
         edges = predicted.edges
@@ -115,10 +108,8 @@ class EdgeObjective(SingleObjective):
             lambda sampled: EnclosedEdges(graph.grid, sampled, trained),
         )
         self.whole = WholeView(self.graph)
-        counts = ", ".join(f"{count} {name}" for name, count in self.num_edges.items())
-        remark, keys = f"; labelled edges: {counts}", {"labelled_edges": self.num_edges}
-        reported = replace(graph, facts=self._facts)
-        self.about = GraphReport(reported, config, remark=remark, keys=keys)
+        counted = {"labelled edges": self.num_edges}
+        self.about = GraphReport(replace(graph, facts=self._facts), config, counted=counted)
 
     @classmethod
     @collective
@@ -148,17 +139,16 @@ class EdgeObjective(SingleObjective):
 
     @override
     def make_part(self, encoder: NodeModel, width: int, seed: int) -> EdgeModel:
-        predicted = self._predicted
         return make_edge_model(
             encoder,
             (
                 width,
-                predicted.width,
+                self.pair_features,
                 self.config.edges.hidden or self.config.model.hidden,
                 self.facts.num_classes,
-                len(predicted.labels.relations),
+                len(self.relations),
             ),
-            symmetric=predicted.symmetric,
+            symmetric=self._predicted.symmetric,
             seed=seed,
         )
 
@@ -240,10 +230,10 @@ class EdgeObjective(SingleObjective):
     @collective
     def read_all(self) -> tuple[LabelledEdges, GlobalIndices, EdgeTargets]:
         """Return this rank's edges without labels, their ends' original ids, and their targets."""
-        labels, width = self._predicted.labels, self._predicted.width
+        labels = self._predicted.labels
         with self._stored() as stored:
-            edges, ends = read_labelled(stored, labels, width, with_labels=False)
-        return edges, ends, self._needed(edges)
+            edges, ends = read_labelled(stored, labels, self.pair_features, with_labels=False)
+        return edges, ends, edges.asked(self.grid.layer, self.graph.row_map)
 
     @collective
     def of_pairs(self, model: EdgeModel, pairs: AskedPairs, rule: LabelRule) -> NodeRows:
@@ -266,7 +256,7 @@ class EdgeObjective(SingleObjective):
                     stored, self.relations, self.pair_features, edges
                 )
             self._check_stored(ids, local[~is_stored])
-        needed = self._needed(LabelledEdges(edges, zeros - 1, features))
+        needed = LabelledEdges(edges, zeros - 1, features).asked(self.grid.layer, row_map)
         rows = self._said(model, needed, ids[local], rule)
         return NodeRows(*in_order(self.grid.layer, local, *rows.columns))
 
@@ -300,18 +290,9 @@ class EdgeObjective(SingleObjective):
         return rows_of(ids, self.predict(model, embeddings, needed), self.facts, rule)
 
     @collective
-    def _needed(self, edges: LabelledEdges) -> EdgeTargets:
-        row_map = self.graph.row_map
-        return edges.needing(row_map.num_rows).asked(self.grid.layer, row_map)
-
-    @collective
-    @contextmanager
-    def _stored(self) -> Iterator[StoredRows]:
-        with agree(self.grid.world):
-            store = GraphStore.open(self.config.graph.store, self.grid.world)
-        with store:
-            context = Context(self.grid, self.config, scales=self.graph.scales)
-            yield StoredRows(context, store, self.graph.row_map)
+    def _stored(self) -> AbstractContextManager[StoredRows]:
+        context = Context(self.grid, self.config, scales=self.graph.scales)
+        return StoredRows.opened(context, (), self.graph.row_map)
 
     @classmethod
     @collective
@@ -320,7 +301,7 @@ class EdgeObjective(SingleObjective):
 
         Raises `CollectiveInputError` if the graph does not fit the model.
         """
-        graph, config = load_saved_graph(grid, saved, TraceRecorder.off()), saved.config
+        graph, config = load_saved_graph(grid, saved), saved.config
         facts, options = graph.facts, config.edges
         with agree(grid.world), GraphStore.open(config.graph.store) as store:
             names = relations_to_predict(store, options.relations)

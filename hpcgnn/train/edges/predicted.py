@@ -60,9 +60,8 @@ def read_predicted(stored: StoredRows) -> PredictedEdges:
         scale = TargetScale(labels.names, *target_scale(grid, where, targets, edges.split))
         scaled = (edges.labels - np.array(scale.means)) / np.array(scale.deviations)
         edges = replace(edges, labels=scaled)
-    num_rows, layer = stored.row_map.num_rows, grid.layer
-    trained = edges[edges.split == Split.TRAIN].needing(num_rows).asked(layer, stored.row_map)
-    judged = edges.needing(num_rows).asked(layer, stored.row_map)
+    trained = edges[edges.split == Split.TRAIN].asked(grid.layer, stored.row_map)
+    judged = edges.asked(grid.layer, stored.row_map)
     return PredictedEdges(labels, scale, edges, trained, judged, width, store.undirected)
 
 

@@ -210,10 +210,6 @@ class FrameReader:
         sources = rows_of(grid.layer, self._row_map, block.indices.astype(np.int64), node_ids)
         return np.stack([sources, node_ids[self.edge_targets]], axis=1)
 
-    def close(self) -> None:
-        """Close the store."""
-        self.store.close()
-
 
 def _dtype_of(columns: RowColumns) -> np.dtype[Any]:
     wide = any(field.dtype.itemsize > 4 for field in columns.fields)

@@ -14,7 +14,6 @@ from typing_extensions import override
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree, raise_on_all
 from hpcgnn.config.config import Config
-from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading, label_nodes
@@ -22,7 +21,6 @@ from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
@@ -33,14 +31,14 @@ from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.metrics import FieldErrors
 from hpcgnn.train.fields.noise import Noise
 from hpcgnn.train.fields.rollout import Rollouts
-from hpcgnn.train.fields.rollout_file import Output, write_rollout
+from hpcgnn.train.fields.rollout_file import write_rollout
 from hpcgnn.train.fields.samples import Sample, SampleStep, Series
 from hpcgnn.train.fields.steps import Unroller
 from hpcgnn.train.fields.windows import PARTS, Windows
-from hpcgnn.train.objectives.objective import OnGraph, StoreKind
+from hpcgnn.train.objectives.objective import OnGraph
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
+from hpcgnn.train.run.saved_model import SavedModel, open_saved_model, require_equal
 from hpcgnn.typing import FloatArray
 
 _MUCH_DROPOUT = 0.3
@@ -95,7 +93,6 @@ class FieldObjective(OnGraph):
             Trait.FORMATS: "rollouts are written as .h5 or .xdmf, or with --like",
         }
     )
-    store: ClassVar[StoreKind] = GraphStore
     reads: ClassVar[Reading] = Reading(("fields",), label_nodes)
 
     @collective
@@ -126,10 +123,7 @@ class FieldObjective(OnGraph):
         self.unroller = Unroller(self.dynamics, series, graph, noise)
         counts = {part: len(series.windows.anchors(part)) for part in PARTS}
         self.rollouts = Rollouts(self.grid, self.unroller, scales, graph.facts.num_nodes)
-        remark = "; samples: " + ", ".join(f"{count} {part}" for part, count in counts.items())
-        self.about = FieldReport(
-            graph, config, remark=remark, keys={"samples": counts}, lengths=series.lengths
-        )
+        self.about = FieldReport(graph, config, counted={"samples": counts}, lengths=series.lengths)
 
     @classmethod
     @collective
@@ -217,10 +211,9 @@ class FieldObjective(OnGraph):
         read = partial(self.series.sample, ahead=ahead)
         with Prefetch(read, anchors, threads=1, depth=1) as samples:
             for _ in anchors:
-                sample: list[Sample] = []
                 with agree(self.grid.world):
-                    sample.append(next(samples))
-                yield sample[0]
+                    sample = next(samples)
+                yield sample
 
     @collective
     @override
@@ -245,8 +238,8 @@ class FieldObjective(OnGraph):
         with agree(self.grid.world):
             saved = open_saved_model(directory.path, seed)
         model = saved.model(self.grid, self.make_model)
-        output = Output(directory.path / "rollout.h5")
-        write_rollout(self.rollouts, model, (start, steps), output, saved.origin())
+        path = directory.path / "rollout.h5"
+        write_rollout(self.rollouts, model, (start, steps), path, None, saved.origin())
 
 
 def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
@@ -289,9 +282,4 @@ def _require_fit(config: Config, facts: GraphFacts, expected: GraphFacts) -> Non
         ("directed edges", "directed"),
         ("relations", "relations"),
     ):
-        have, want = getattr(facts, key), getattr(expected, key)
-        if have != want:
-            raise InputError(
-                f"{config.graph.store} does not fit the model: {what} {have}, but it was trained "
-                f"with {want}; convert the graph like the one it was trained on"
-            )
+        require_equal(config.graph.store, what, getattr(facts, key), getattr(expected, key))

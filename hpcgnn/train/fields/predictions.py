@@ -11,7 +11,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.fields.objective import FieldObjective
-from hpcgnn.train.fields.rollout_file import Output, write_rollout
+from hpcgnn.train.fields.rollout_file import write_rollout
 from hpcgnn.train.run.saved_model import SavedModel
 
 
@@ -25,8 +25,8 @@ def predict_fields(
     with agree(grid.world):
         start, steps = _start(objective, options)
     model = saved.model(grid, objective.make_model)
-    output = Output(options.output, options.like)
-    scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
+    span, place = (start, steps), (options.output, options.like)
+    scores = write_rollout(objective.rollouts, model, span, *place, saved.origin())
     series, facts = objective.series, objective.facts
     _report_absent(objective, context.config.graph.store)
     beyond = steps - int(scores.get("steps", 0))

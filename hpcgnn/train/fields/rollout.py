@@ -172,10 +172,8 @@ class Rollouts:
 
     @collective
     def _frames(self, first: int, last: int) -> Sample:
-        samples: list[Sample] = []
         with agree(self.grid.world):
-            samples.append(self.series.frames(first, last))
-        return samples[0]
+            return self.series.frames(first, last)
 
 
 def _targets(dynamics: Dynamics, frame: Frame) -> Frame:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,39 +21,27 @@ from hpcgnn.train.full.predictions import write_rows
 from hpcgnn.typing import Array, FloatArray
 
 
-@dataclass(frozen=True)
-class Output:
-    """The destination of a rollout: a file, or a folder of nekRS files laid out as in `like`.
-
-    For an .xdmf file, `like` is the mesh whose cells it shows.
-    """
-
-    path: Path
-    like: Path | None = None
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether to write a folder with one file per nekRS rank."""
-        return self.like is not None and self.path.suffix != ".xdmf"
-
-
 @collective
 def write_rollout(
     rollouts: Rollouts,
     model: Any,
     span: tuple[int, int],
-    output: Output,
+    path: Path,
+    like: Path | None,
     origin: Mapping[str, str | int],
 ) -> dict[str, Any]:
     """Write a rollout over `span`, an anchor and a number of steps; return its known errors.
 
-    A file has the predicted fields; a folder also has the other inputs, as they were read.
+    `like` is None, the mesh whose cells an .xdmf file shows, or the nekRS folder as which to lay
+    out a folder at `path`. A file has the predicted fields; a folder also has the other inputs, as
+    they were read.
 
     Raises `CollectiveInputError` if a step cannot be read or the file cannot be written.
     """
     (anchor, steps), grid, series = span, rollouts.grid, rollouts.series
     layer, ids, columns = grid.layer, rollouts.unroller.node_ids, series.columns
-    fields = columns.rows.nodes.fields if output.is_folder else columns.targets
+    folder = like if path.suffix != ".xdmf" else None
+    fields = columns.targets if folder is None else columns.rows.nodes.fields
     dtype = max((value_type(field) for field in fields), key=lambda field: field.itemsize)
     errors, ends = rollouts.errors(steps), series.reader.edge_ends(grid, ids)
     num_edges = int(layer.allreduce(len(ends)))
@@ -67,13 +54,13 @@ def write_rollout(
         with agree(grid.world):
             if grid.rank == 0:
                 times = step_times(rollouts, anchor, steps)
-                if output.is_folder and output.like is not None:
+                if folder is not None:
                     first = anchor + rollouts.first_step
-                    files.append(NekFolder(output.path, output.like, fields, first, times))
+                    files.append(NekFolder(path, folder, fields, first, times))
                 else:
                     counts, notes = (rollouts.num_nodes, num_edges), {**origin, "start": anchor}
-                    cells = None if output.like is None else read_cells(output.like)
-                    file = RolloutFile(output.path, fields, times, counts, notes, cells)
+                    cells = None if like is None else read_cells(like)
+                    file = RolloutFile(path, fields, times, counts, notes, cells)
                     files.append(stack.enter_context(file))
         points = [ids] if series.positions is None else [ids, series.positions.numpy()]
         write_rows(grid, in_order(layer, ids, *points), lambda rows: files[0].write_nodes(rows))
@@ -84,7 +71,7 @@ def write_rollout(
                 errors.add(index, rolled)
             dynamics = rollouts.unroller.dynamics.rows
             nodes, edges = dynamics.map(RowDynamics.told, rolled.values, rolled.read)
-            if output.is_folder:
+            if folder is not None:
                 nodes = torch.cat([nodes, rolled.read.nodes.double()[:, nodes.shape[1] :]], dim=1)
             for write, rows, sort in (
                 ("write_step", nodes, partial(in_order, layer, ids)),

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.comm import RowMap, agree
+from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
 from hpcgnn.config.fields import FieldsConfig
 from hpcgnn.errors import InputError, instead_of
@@ -87,17 +87,14 @@ class Series:
 
         Raises `CollectiveInputError` if it lacks a field, or is too short for a sample.
         """
-        config, opened = context.config, list["Series"]()
         with agree(context.grid.world):
-            store = GraphStore.open(config.graph.store)
-            opened.append(cls._read(config, store, graph.row_map, graph))
-        return opened[0]
+            store = GraphStore.open(context.config.graph.store)
+            return cls._read(context.config, store, graph)
 
     @classmethod
-    def _read(
-        cls, config: Config, store: GraphStore, row_map: RowMap, graph: LocalGraph
-    ) -> "Series":
-        options, start, stop = config.fields, row_map.start, row_map.stop
+    def _read(cls, config: Config, store: GraphStore, graph: LocalGraph) -> "Series":
+        options, row_map = config.fields, graph.row_map
+        start, stop = row_map.start, row_map.stop
         columns = Columns.of(config, store)
         reader = FrameReader(store, row_map, columns)
         edges = torch.ones(len(reader.edge_targets), dtype=torch.float64)
@@ -145,11 +142,6 @@ class Series:
         """Return the last step of the trajectory that a step belongs to."""
         following = np.searchsorted(self.trajectory_starts, step, side="right")
         return int(self.trajectory_starts[following]) - 1
-
-
-def samples_of(group: int, groups: int, size: int) -> range:
-    """Return the numbers of a rank group's samples in a step of `size` samples."""
-    return range(group, size, groups)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.trace import WAIT_FOR_SAMPLES
 from hpcgnn.train.fields.objective import FieldObjective
-from hpcgnn.train.fields.samples import Sample, SampleStep, samples_of
+from hpcgnn.train.fields.samples import Sample, SampleStep
 from hpcgnn.train.sources.source import Ready, Source
 
 _AHEAD = 2
@@ -28,7 +28,6 @@ class SampleSource(Source):
     """Makes steps of ``fields.batch`` samples, each of the whole graph."""
 
     lacks: ClassVar[Reasons] = MappingProxyType({Trait.PARTS: "its samples are of the whole graph"})
-    needs_rows: ClassVar[bool] = False
 
     @collective
     def __init__(
@@ -43,7 +42,7 @@ class SampleSource(Source):
         options, series, grid = self._options, self._series, self._grid
         anchors, size = series.windows.epoch(seed, epoch).tolist(), options.batch
         batches = [anchors[first : first + size] for first in range(0, len(anchors), size)]
-        numbers = [samples_of(grid.group, grid.groups, len(batch)) for batch in batches]
+        numbers = [range(grid.group, len(batch), grid.groups) for batch in batches]
         own_anchors = [batch[n] for batch, own in zip(batches, numbers, strict=True) for n in own]
         read = partial(series.sample, ahead=options.ahead)
         depth = -(-size // grid.groups) + _AHEAD

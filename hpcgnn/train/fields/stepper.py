@@ -163,7 +163,7 @@ class Stepper:
     @collective
     def close(self) -> None:
         """Free the communicators, and close the store."""
-        self._objective.series.reader.close()
+        self._objective.series.reader.store.close()
         self.grid.close()
 
     def __enter__(self) -> "Stepper":

@@ -29,15 +29,11 @@ class Unroller:
         self, dynamics: Dynamics, series: Series, graph: LocalGraph, noise: Noise | None = None
     ) -> None:
         self.dynamics, self.series, self._graph, self._noise = dynamics, series, graph, noise
-        self.node_ids = graph.products.node_ids
+        self.node_ids, self._history = graph.products.node_ids, series.windows.history
         self._wide: dict[tuple[int, ...], Dynamics] = {}
         self._free = series.weights.map(
             lambda weights, fixed: (weights * (~fixed).double())[:, None], series.fixed
         )
-
-    @property
-    def _history(self) -> int:
-        return self.series.windows.history
 
     def counted(self, truth: Frame, before: Frame | None = None) -> Frame:
         """Return the weights (rows, W) of predictions, 0 where a stored frame lacks the value.

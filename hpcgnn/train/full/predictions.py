@@ -20,8 +20,8 @@ from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
 from hpcgnn.spmd import collective
-from hpcgnn.storage import H5Predictions, RowIds, Split
-from hpcgnn.train.evaluation import target_metrics
+from hpcgnn.storage import H5Predictions, RowIds
+from hpcgnn.train.evaluation import SPLITS, target_metrics
 from hpcgnn.train.multi_label import HALF, LabelRule
 from hpcgnn.train.run.saved_model import SavedModel
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
@@ -103,8 +103,7 @@ def score_rows(graph: LocalGraph, rows: NodeRows) -> dict[str, dict[str, Any]]:
     labelled = labelled_nodes(labels)
     sets = {"labelled": labelled}
     if graph.split is not None:
-        parts = (Split.TRAIN, Split.VALID, Split.TEST)
-        sets = {part.name.lower(): labelled & (graph.split == part) for part in parts}
+        sets = {name: labelled & (graph.split == part) for name, part in SPLITS.items()}
     # For each set: the number of nodes, and the two numbers whose ratio is the metric.
     counts = np.zeros((len(sets), 3), np.int64)
     for row, mask in zip(counts, sets.values(), strict=True):
@@ -129,11 +128,11 @@ def _score_targets(graph: LocalGraph, rows: NodeRows, labels: Array) -> dict[str
         return {}
     scaled = (rows.values - np.array(facts.target_means)) / np.array(facts.target_scales)
     predicted, truth, split = (torch.from_numpy(array) for array in (scaled, labels, graph.split))
-    by_set = target_metrics(grid, predicted, truth, split, facts.targets, facts.target_scales)
+    by_set = target_metrics(grid, predicted, truth, split, facts)
     known = labelled_nodes(labels)
     scores = {}
     for name, metrics in by_set.items():
-        count = int(np.count_nonzero(known & (graph.split == Split[name.upper()])))
+        count = int(np.count_nonzero(known & (graph.split == SPLITS[name])))
         nodes = int(grid.layer.allreduce(count))
         scores[name] = {"metric": "r2", "value": metrics["r2"], "nodes": nodes, **metrics}
     return scores
@@ -161,21 +160,15 @@ def order_as_asked(
     times = np.searchsorted(requested[by_id], rows.ids, side="right") - first
     repeated = np.repeat(np.arange(len(rows.ids)), times)
     positions = by_id[spans(first, times)]
-    _check_found(grid, requested, positions, source, what)
-    return NodeRows(
-        *in_order(grid.layer, positions, *(column[repeated] for column in rows.columns))
-    )
-
-
-def _check_found(
-    grid: ProcessGrid, requested: GlobalIndices, positions: Array, source: str, what: str
-) -> None:
     counts = np.zeros(len(requested), np.int32)
     counts[positions] = 1
     allreduce_sum(grid.layer, counts)
     missing = named(requested[counts == 0].tolist())
     fault = InputError(f"--nodes: {source} has no {what} {missing}; give ids of the original graph")
     raise_on_all(grid.world, fault if missing else None)
+    return NodeRows(
+        *in_order(grid.layer, positions, *(column[repeated] for column in rows.columns))
+    )
 
 
 @collective

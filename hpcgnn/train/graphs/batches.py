@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from hpcgnn.comm import redistribute, share_on_hosts
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.sampling import Subgraph, induce
 from hpcgnn.spmd import collective
@@ -31,27 +31,7 @@ from hpcgnn.train.sampled.source import (
 )
 from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.train.sources.source import StepData
-from hpcgnn.typing import Array, GlobalIndices
-
-
-@dataclass(frozen=True, eq=False)
-class TrainGraphs:
-    """The training graphs of all ranks, sorted by id, held once per host.
-
-    `ids` are (g,) int64 ascending, `labels` (g,) int64 or (g, C) in the training dtype.
-    """
-
-    ids: GlobalIndices
-    labels: Tensor
-
-    @classmethod
-    @collective
-    def share(cls, graph: LocalGraph, labels: Tensor, rows: Array) -> "TrainGraphs":
-        """Gather the graphs in the `rows` of each rank, with `labels` on the CPU."""
-        grid = graph.grid
-        ids = share_on_hosts(grid, "graphs.ids", graph.ids[rows])
-        shared = share_on_hosts(grid, "graphs.labels", labels.numpy()[rows])
-        return cls(ids, torch.from_numpy(shared))
+from hpcgnn.typing import GlobalIndices
 
 
 class GraphBatches(StepInput):
@@ -60,6 +40,9 @@ class GraphBatches(StepInput):
     All hosts hold the training graphs, and a batch is cut evenly. With
     ``sampling.topology=partitioned``, each rank instead holds a range of the graphs, and takes
     those of a batch that are in it. The labels of the `home` rows are the ids of the nodes' graphs.
+
+    `ids` (g,) int64 ascending and `labels` (g,) int64, or (g, C) in the training dtype, are those
+    of the training graphs of all ranks.
     """
 
     @collective
@@ -67,18 +50,18 @@ class GraphBatches(StepInput):
         self,
         context: Context,
         home: HomeRows,
-        trained: TrainGraphs,
+        ids: GlobalIndices,
+        labels: Tensor,
         wanted: tuple[Aggregation, ...],
     ) -> None:
-        self._trained = trained
+        self._ids, self._labels = ids, labels
         grid, config = context.grid, context.config
-        part: GlobalIndices | None = None
         home = between(grid, home, home.trained)
-        cuts = np.arange(grid.num_blocks + 1) * len(trained.ids) // grid.num_blocks
+        cuts = np.arange(grid.num_blocks + 1) * len(ids) // grid.num_blocks
         self._own: range | None = None
         if config.sampling.topology == "partitioned":
             self._own = range(int(cuts[grid.block]), int(cuts[grid.block + 1]))
-            positions = np.searchsorted(trained.ids, home.labels)
+            positions = np.searchsorted(ids, home.labels)
             owners = np.searchsorted(cuts[1:], positions, side="right").astype(np.int32)
             rows = np.arange(home.row_map.start, home.row_map.stop, dtype=np.int64)
             # Rows are received in the order of ranks, so they ascend.
@@ -91,11 +74,11 @@ class GraphBatches(StepInput):
         # The nodes, grouped by graph.
         numbers = held.labels.numpy()
         self._nodes = np.argsort(numbers, kind="stable").astype(np.int32)
-        ends = np.searchsorted(numbers[self._nodes], trained.ids, side="right")
+        ends = np.searchsorted(numbers[self._nodes], ids, side="right")
         self._starts = np.concatenate([[0], ends])
-        size = config.graphs.batch or len(trained.ids)
-        self._size = min(size, len(trained.ids))
-        self.num_steps = -(-len(trained.ids) // self._size)
+        size = config.graphs.batch or len(ids)
+        self._size = min(size, len(ids))
+        self.num_steps = -(-len(ids) // self._size)
 
     @override
     def details(self) -> dict[str, int]:
@@ -108,7 +91,7 @@ class GraphBatches(StepInput):
 
     @override
     def draw(self, seed: int, epoch: int) -> Iterator[tuple["_BatchOfGraphs", Subgraph]]:
-        order = np.random.default_rng([seed, epoch]).permutation(len(self._trained.ids))
+        order = np.random.default_rng([seed, epoch]).permutation(len(self._ids))
         batches = [self._batch(order, step, (seed, epoch)) for step in range(self.num_steps)]
         return zip(batches, self.make_ahead(self._induce, batches), strict=True)
 
@@ -130,7 +113,7 @@ class GraphBatches(StepInput):
     def prepare(self, drawn: tuple["_BatchOfGraphs", Subgraph]) -> StepData:
         batch, subgraph = drawn
         graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes])
-        labels = self._trained.labels[torch.from_numpy(batch.places)]
+        labels = self._labels[torch.from_numpy(batch.places)]
         features = self.views.features(subgraph.nodes, batch.seeds)
         put = self.views.context.device.put
         return StepData(graph, features, put(labels), batch.size)
@@ -160,8 +143,10 @@ class BatchSource(DrawnSource):
         home = home_rows(graph, rows, graph.node_graph, graph.nodes_of(labelled.trains))
         home = replace(home, walked=home.edges)
         with context.trace.span("read.whole"):
-            train_rows = labelled.train_rows.cpu().numpy()
-            trained = TrainGraphs.share(graph, labelled.labels.cpu(), train_rows)
+            rows_here = labelled.train_rows.cpu().numpy()
+            ids = share_on_hosts(graph.grid, "graphs.ids", graph.ids[rows_here])
+            labels_here = labelled.labels.cpu().numpy()[rows_here]
+            labels = torch.from_numpy(share_on_hosts(graph.grid, "graphs.labels", labels_here))
             wanted = on_graph(context.wanted, directed=graph.facts.directed)
-            batches = GraphBatches(context, home, trained, wanted)
+            batches = GraphBatches(context, home, ids, labels, wanted)
         super().__init__(context, batches, batches.describe())

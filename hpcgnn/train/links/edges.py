@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.comm import (
     Communicator,
+    ProcessGrid,
     agree,
     allreduce_sum,
     redistribute,
@@ -75,12 +76,21 @@ class LinkEdges:
         return np.minimum(ranks, num_ranks - 1).astype(np.int32)
 
     @collective
+    def shared(self, grid: ProcessGrid) -> "LinkEdges":
+        """Return the edges of all ranks, without their splits, on each rank."""
+        names = ("sources", "targets", "relations", "words")
+        return LinkEdges(*(share_on_hosts(grid, f"edges.{n}", getattr(self, n)) for n in names))
+
+    def in_order(self) -> GlobalIndices:
+        """Return the edges (E,) sorted by words: the same order for all partitions."""
+        return np.argsort(self.words, kind="stable")
+
+    @collective
     def spread(self, layer: Communicator) -> "LinkEdges":
         """Return the edges of all ranks that this rank evaluates, sorted by their words."""
         columns = self.sources, self.targets, self.relations, self.words
-        received = redistribute(layer, self.judges(layer.size), *columns)
-        order = np.argsort(received[-1], kind="stable")
-        return LinkEdges(*(column[order] for column in received))
+        received = LinkEdges(*redistribute(layer, self.judges(layer.size), *columns))
+        return received[received.in_order()]
 
 
 @collective

@@ -65,7 +65,8 @@ class LinkFacts(GraphFacts):
 class LinkObjective(SingleObjective):
     """Learns to tell edges that are hidden from the graph from negatives.
 
-    `graph` is this rank's share, without the edges in the shares of `links`.
+    `graph` is this rank's share, without the edges in the shares of `links`; `relations` are the
+    names of the predicted relations.
     """
 
     lacks: ClassVar[Reasons] = {
@@ -91,6 +92,7 @@ class LinkObjective(SingleObjective):
     def __init__(self, graph: LocalGraph, config: Config, links: Links, pairs: PairSource) -> None:
         self.graph, self.grid, self.config = graph, graph.grid, config
         self.links, self.pairs, self._options = links, pairs, config.links
+        self.relations = links.names
         self.num_links = _count(self.grid, links)
         self.examples = PairExamples(
             graph.row_map.num_local,
@@ -100,9 +102,7 @@ class LinkObjective(SingleObjective):
             lambda sampled: EnclosedLinks(graph.grid, sampled, links, config.links),
         )
         self.whole = WholeView(graph)
-        counts = ", ".join(f"{count} {name}" for name, count in self.num_links.items())
-        remark, keys = f"; links: {counts}", {"links": self.num_links}
-        self.about = GraphReport(graph, config, remark=remark, keys=keys)
+        self.about = GraphReport(graph, config, counted={"links": self.num_links})
 
     @classmethod
     @collective
@@ -176,9 +176,10 @@ class LinkObjective(SingleObjective):
         edges = tested.edges
         queries, row_map = Queries(edges.sources, edges.relations), self.graph.row_map
         blocks = score_all(self.grid, row_map, embeddings, model.scorer, queries)
-        ranks = rank_among_all(blocks, edges, scores, tested.known, self.links.types)
-        raw = rank_metrics(self.grid, ranks.raw)
-        return rank_metrics(self.grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
+        known, types = tested.known, self.links.types
+        raw_ranks, filtered_ranks = rank_among_all(blocks, edges, scores, known, types)
+        raw = rank_metrics(self.grid, raw_ranks)
+        return rank_metrics(self.grid, filtered_ranks) | {f"raw_{k}": v for k, v in raw.items()}
 
     @collective
     def score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
@@ -192,11 +193,6 @@ class LinkObjective(SingleObjective):
             scores = self._scores(model, rows, pairs, chunk)
             edge_scores[chunk], wrong_scores[chunk] = (part.cpu().numpy() for part in scores)
         return LinkScores.of(self.grid, edge_scores, wrong_scores, self.config.train.dtype)
-
-    @property
-    def relations(self) -> tuple[str, ...]:
-        """The names of the predicted relations."""
-        return self.links.names
 
     @torch.no_grad()
     @collective

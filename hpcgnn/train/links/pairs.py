@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from typing_extensions import override
 
-from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, share_on_hosts
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest
 from hpcgnn.comm.row_map import distinct, found_among, numbered
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.kernels.mixing import uniform
@@ -150,12 +150,8 @@ def share_edges(grid: ProcessGrid, links: Links) -> LinkEdges:
 
     They are sorted by their words, so that the order is the same for all partitions.
     """
-    training_edges = links.shares["train"]
-    names = ("sources", "targets", "relations", "words")
-    columns = [
-        share_on_hosts(grid, f"links.{name}", getattr(training_edges, name)) for name in names
-    ]
-    return LinkEdges(*columns)[np.argsort(columns[-1], kind="stable")]
+    edges = links.shares["train"].shared(grid)
+    return edges[edges.in_order()]
 
 
 def enclosed(

@@ -5,14 +5,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from hpcgnn.comm import ProcessGrid, agree, rows_of
+from hpcgnn.comm import ProcessGrid, rows_of
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import LinkModel
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.full.predictions import NodeRows
 from hpcgnn.train.links.asked import find_rows, share_of
 from hpcgnn.train.links.edges import known_links
@@ -29,13 +27,11 @@ def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkObjective:
 
     Raises `CollectiveInputError` if the store does not fit the model.
     """
-    graph, config = load_saved_graph(grid, saved, TraceRecorder.off()), saved.config
+    graph, config = load_saved_graph(grid, saved), saved.config
     # No edge is trained on or ranked: negatives are set up, but never used.
     options = replace(config.links, negatives="uniform")
-    with agree(grid.world):
-        store = GraphStore.open(config.graph.store, grid.world)
-    with store:
-        links = known_links(StoredRows(Context(grid, config), store, graph.row_map))
+    with StoredRows.opened(Context(grid, config), (), graph.row_map) as stored:
+        links = known_links(stored)
     pairs = DrawnPairs(grid, graph.row_map, graph.products.node_ids, links, options)
     return LinkObjective(graph, config, links, pairs)
 

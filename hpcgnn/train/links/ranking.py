@@ -212,18 +212,6 @@ def _rank(larger: Array, not_lower: Array) -> FloatArray:
     return 1 + (larger + not_lower) / 2
 
 
-@dataclass(frozen=True, eq=False)
-class LinkRanks:
-    """Ranks (E,) float64 of the edges of a rank among all nodes of the target's type.
-
-    `raw` ranks among all nodes but the two of the edge; `filtered` also leaves out the known
-    targets of the source.
-    """
-
-    raw: FloatArray
-    filtered: FloatArray
-
-
 @collective
 def rank_among_all(
     blocks: Iterator[ScoreBlock],
@@ -231,8 +219,11 @@ def rank_among_all(
     scores: LinkScores,
     known_targets: KnownTargets,
     types: Array | None,
-) -> LinkRanks:
-    """Return the ranks of edges among all nodes of the target's type.
+) -> tuple[FloatArray, FloatArray]:
+    """Return two ranks (E,) float64 of each edge among all nodes of the target's type.
+
+    The first is raw: among all nodes but the two of the edge. The second is filtered: it also
+    leaves out the known targets of the source.
 
     `blocks` are scores of the edges' sources for all nodes, `types` (num_rows,) uint8 the node
     types of all rows; None without types.
@@ -258,7 +249,7 @@ def rank_among_all(
             raw[queries] += number
             filtered[queries] += number - np.bincount(known_rows[is_above], minlength=len(number))
     (larger, larger_new), (not_lower, not_lower_new) = counts
-    return LinkRanks(_rank(larger, not_lower), _rank(larger_new, not_lower_new))
+    return _rank(larger, not_lower), _rank(larger_new, not_lower_new)
 
 
 @collective

@@ -206,7 +206,8 @@ class NodeObjective(SingleObjective):
     @collective
     @override
     def judge(self, model: object, outputs: Tensor) -> Evaluation:
-        return self._score(outputs)
+        rows, threshold = self.examples, self.config.train.threshold
+        return score(self.grid, outputs, rows.labels, rows.split, self.facts, threshold)
 
     @collective
     @override
@@ -214,17 +215,12 @@ class NodeObjective(SingleObjective):
         smoother = self.graph.smoother
         if smoother is None:
             return {}
-        smoothed = self._score(smoother(self.whole.outputs(model)))
+        smoothed = self.judge(model, smoother(self.whole.outputs(model)))
         # With several tasks, the choosing metric may belong to another task.
         metric = self.config.train.metric
         metric = metric if f"valid_{metric}" in smoothed.values else self.metric
         means = {split: smoothed.values.get(f"{split}_{metric}") for split in ("valid", "test")}
         return {"smoothed": means}
-
-    @collective
-    def _score(self, logits_NC: Tensor) -> Evaluation:
-        rows, threshold = self.examples, self.config.train.threshold
-        return score(self.grid, logits_NC, rows.labels, rows.split, self.facts, threshold)
 
 
 class GraphsObjective(NodeObjective):

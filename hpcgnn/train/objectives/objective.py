@@ -56,7 +56,7 @@ class Objective(Protocol):
     them, see `hpcgnn.support`; `store` is the type of store it reads, `about` reports on it.
     """
 
-    needs: ClassVar[frozenset[Trait]]
+    needs: ClassVar[frozenset[Trait]] = frozenset()
     lacks: ClassVar[Reasons]
     store: ClassVar[StoreKind]
     grid: ProcessGrid
@@ -110,6 +110,7 @@ class OnGraph(Objective, Protocol):
     see `hpcgnn.graph.load.load_graph`.
     """
 
+    store: ClassVar[StoreKind] = GraphStore
     reads: ClassVar[Reading]
     config: Config
     graph: LocalGraph
@@ -135,8 +136,6 @@ class GraphObjective(OnGraph, Protocol):
     finished run writes, see `hpcgnn.train.full.predictions.infer`.
     """
 
-    needs: ClassVar[frozenset[Trait]] = frozenset()
-    store: ClassVar[StoreKind] = GraphStore
     saves: ClassVar[str] = "probabilities"
     examples: WholeExamples
     whole: WholeView

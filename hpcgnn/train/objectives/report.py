@@ -26,15 +26,14 @@ _NUM_INSPECTED = 4096
 class GraphReport(About):
     """Reports on a graph and the exchange of its rows.
 
-    `remark` is appended to the line that announces the run; `keys` are further entries of the
-    summary.
+    `counted` are numbers of examples by split, by what they are; they are announced, and are
+    entries of the summary.
     """
 
     graph: LocalGraph
     config: Config
     kept: KeptProducts | None = None
-    remark: str = ""
-    keys: Mapping[str, Any] = field(default_factory=dict)
+    counted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @override
     def describe(self, threads: int) -> str:
@@ -42,6 +41,10 @@ class GraphReport(About):
         edges = "directed edges" if facts.directed else "edges"
         count = facts.num_classes + facts.num_edge_outputs
         outputs = f"{count} {'targets' if facts.targets else 'classes'}"
+        counted = "".join(
+            f"; {what}: " + ", ".join(f"{size} {split}" for split, size in counts.items())
+            for what, counts in self.counted.items()
+        )
         return (
             f"{config.model.name} on {facts.name}: {_sizes(facts)}, "
             f"{facts.num_edges:,} {edges}, {_features(facts)}{self._density()}, {outputs}; "
@@ -49,7 +52,7 @@ class GraphReport(About):
             f"{number(facts.num_parts, 'part')}, "
             f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
             f"{_copies(grid)}, {config.train.dtype}{_rows_format(config)}"
-            f"{self.remark}"
+            f"{counted}"
         )
 
     def _density(self) -> str:
@@ -120,7 +123,7 @@ class GraphReport(About):
                 "max_pair": max(pairs, default=0),
             },
             "ghost_bytes_max": max((rank["ghost_bytes_max"] for rank in ranks), default=0),
-            **self.keys,
+            **{what.replace(" ", "_"): counts for what, counts in self.counted.items()},
         }
 
 

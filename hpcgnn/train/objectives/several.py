@@ -85,9 +85,8 @@ class SeveralObjectives(GraphObjective):
         self._weights = config.train.task_weights or (1.0,) * len(parts)
         self.examples, self.whole = SeveralExamples(parts.values()), WholeView(self.graph)
         reports: list[Any] = [part.about for part in parts.values()]
-        remark = "".join(report.remark for report in reports)
-        keys = dict(chain.from_iterable(report.keys.items() for report in reports))
-        self.about = GraphReport(reports[0].graph, config, remark=remark, keys=keys)
+        counted = dict(chain.from_iterable(report.counted.items() for report in reports))
+        self.about = GraphReport(reports[0].graph, config, counted=counted)
 
     @classmethod
     @collective

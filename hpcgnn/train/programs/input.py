@@ -152,7 +152,6 @@ class ProgramSource(Source):
     """Supergraphs that a thread reads and packs ahead."""
 
     lacks: ClassVar[Reasons] = NOTHING
-    needs_rows: ClassVar[bool] = False
 
     def __init__(self, context: Context, objective: Any, rows: LocalRows | None) -> None:
         self._context: Context = context

@@ -44,7 +44,6 @@ class ProgramObjective(Objective, About):
     """
 
     store: ClassVar[StoreKind] = InstanceStore
-    needs: ClassVar[frozenset[Trait]] = frozenset()
     lacks: ClassVar[Reasons] = {
         Trait.BLOCK_ROWS: "its model and data are in [programs]",
         Trait.EQUAL_BITS: "its sums round in the order of the ranks",

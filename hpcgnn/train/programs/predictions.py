@@ -3,6 +3,7 @@
 Messages pass along all edges, even those dropped in training, unless a block size is given.
 """
 
+import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,18 +115,21 @@ def by_split(store: InstanceStore, scores: CandidateScores) -> dict[str, dict[st
 
 @collective
 def predict_programs(
-    grid: ProcessGrid, saved: SavedModel, store_path: str, block: int, output: Path
+    grid: ProcessGrid, saved: SavedModel, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Score all graphs of a store, including training graphs, and write the file.
 
-    Return a summary on all ranks, with ``splits``: graphs, accuracy, loss and chance of each.
-    Edges outside blocks of size `block` are left out; with 0, messages pass along all edges.
+    Return a summary on all ranks, with ``splits``: graphs, accuracy, loss and chance of each. Edges
+    outside blocks of size ``--block`` are left out; with 0, messages pass along all edges.
 
     Raises `CollectiveInputError` if the store cannot be read or does not fit, or the file cannot be
     written.
     """
+    config, block = saved.config, options.block
     with agree(grid.world):
-        store = InstanceStore.open(store_path)
+        store = InstanceStore.open(
+            options.store or config.programs.judge_store or config.graph.store
+        )
     with store:
         with agree(grid.world):
             facts = saved.facts(ProgramFacts)
@@ -140,16 +144,18 @@ def predict_programs(
         message = None
         with agree(grid.world):
             if scores is not None:
-                _write(output, store, scores, saved)
+                _write(options.output, store, scores, saved)
                 message = len(scores.graphs), by_split(store, scores)
         rows, splits = grid.world.bcast(message, root=0)
         return {
+            "output": str(options.output),
             "what": "probabilities",
             "of": "program graphs",
             "rows": rows,
             "columns": _width(store),
             "splits": splits,
             "block": block,
+            "ranks": grid.size,
             **_origin(saved, store),
         }
 

@@ -91,14 +91,11 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
         )
         for result in summary["seeds"]
     ]
-    for split in summary.get("splits", ()):
+    of_splits = [(f"split {split['name']} ", split) for split in summary.get("splits", ())]
+    for title, averages in (*of_splits, ("", summary)):
         for name in ("mean", "std"):
-            values = split[name]
-            title = f"split {split['name']} {name}"
-            rows.append((title, "", "", shown(values["valid"]), shown(values["test"]), ""))
-    for name in ("mean", "std"):
-        values = summary[name]
-        rows.append((name, "", "", shown(values["valid"]), shown(values["test"]), ""))
+            values = averages[name]
+            rows.append((title + name, "", "", shown(values["valid"]), shown(values["test"]), ""))
     columns = (
         "",
         "epochs",

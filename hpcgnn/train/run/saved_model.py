@@ -52,9 +52,6 @@ from hpcgnn.train.run.checkpoint import (
 )
 from hpcgnn.train.run.row_parameters import take_rows
 
-_OF_EDGES = ("links", "edges")
-"""Tasks whose outputs are not the classes of the store's nodes."""
-
 _WIDE = 1 << 16
 """Largest model.hidden accepted without a weight that wide: some models have no hidden layer."""
 
@@ -341,7 +338,7 @@ def _usual_metric(config: Config, kept: Collection[Mapping[str, float]]) -> str:
 
 
 @collective
-def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder) -> LocalGraph:
+def load_saved_graph(grid: ProcessGrid, saved: SavedModel) -> LocalGraph:
     """Read the graph to apply a saved model to; it needs no labels and no split.
 
     Raises `CollectiveInputError` if the store cannot be read, or does not fit the model or the
@@ -354,7 +351,7 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
         if grid.rank == 0:
             with GraphStore.open(config.graph.store) as store:
                 _check_fits(store, config, trained)
-    context = Context.open(grid, config, trace)
+    context = Context.open(grid, config, TraceRecorder.off())
     context = dataclasses.replace(context, takes_sparse=True, scales=scales)
     reading = dataclasses.replace(FEATURES, label=label_graphs) if trained.num_graphs else FEATURES
     if saved.hides_links:
@@ -364,7 +361,7 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
     if config.train.label_augmentation > 0:
         with agree(grid.world):
             stored, expected = graph.facts.labelled_types, trained.labelled_types
-            _require_equal(config.graph.store, "labelled node types", stored, expected)
+            require_equal(config.graph.store, "labelled node types", stored, expected)
     facts = dataclasses.replace(
         graph.facts,
         num_classes=trained.num_classes,
@@ -399,7 +396,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         # A graph without labels fits any number of classes, and so do models without node classes.
         (
             "classes",
-            (not trained.targets and config.train.task not in _OF_EDGES and store.num_classes)
+            (not trained.targets and config.train.task not in joined.OF_PAIRS and store.num_classes)
             or trained.num_classes,
             trained.num_classes,
         ),
@@ -411,7 +408,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
             trained.relations,
         ),
     ):
-        _require_equal(store.path, what, stored, expected)
+        require_equal(store.path, what, stored, expected)
     for what, stored, expected in (
         ("feature", store.feature_names, trained.feature_names),
         ("feature of edges", store.edge_feature_names, trained.edge_feature_names),
@@ -419,7 +416,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         # Other names may be new names of the same columns.
         if sorted(stored) == sorted(expected):
             _require_same_order(store.path, what, stored, expected)
-    if not trained.targets and config.train.task not in _OF_EDGES and store.num_classes:
+    if not trained.targets and config.train.task not in joined.OF_PAIRS and store.num_classes:
         _require_same_order(store.path, "class", store.class_names, trained.class_names)
 
 
@@ -430,10 +427,11 @@ def _require_same_order(
     if not stored or not expected:
         return
     for place, (name, trained) in enumerate(zip(stored, expected, strict=True)):
-        _require_equal(store, f"{what} {place}", repr(name), repr(trained))
+        require_equal(store, f"{what} {place}", repr(name), repr(trained))
 
 
-def _require_equal(store: str | Path, what: str, stored: object, expected: object) -> None:
+def require_equal(store: str | Path, what: str, stored: object, expected: object) -> None:
+    """Raise `InputError` if a property of a graph is not the one that a model was trained with."""
     if stored != expected:
         raise InputError(
             f"{store} does not fit the model: {what} {stored}, but it was trained with {expected}; "

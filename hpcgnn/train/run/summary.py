@@ -4,7 +4,6 @@ import platform
 import resource
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpcgnn import __version__
@@ -15,20 +14,6 @@ from hpcgnn.train.tasks import Task
 
 FORMAT_VERSION = 1
 _KIBIBYTE = 1024
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of the training loop.
-
-    `results` has an entry for each finished seed, see `SeedRun.result`. `stopped` means that a
-    signal ended it before all seeds were done; a checkpoint covers all epochs. `epochs_run` counts
-    the epochs of this process.
-    """
-
-    results: list[dict[str, Any]]
-    stopped: bool
-    epochs_run: int
 
 
 @collective
@@ -60,18 +45,18 @@ def gather_rank_details(
 def summarise(
     config: Config,
     task: Task[Any],
-    outcome: Outcome,
+    results: list[dict[str, Any]],
     rows: list[dict[str, Any]],
     ranks: list[dict[str, Any]],
     sessions: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Return the summary.
 
-    The times and counts of `ranks`, see `gather_rank_details`, cover the epochs of this session;
-    `rows`, the lines of metrics.jsonl, also cover those before a resume. `sessions` describes all
-    sessions of the run, this one last.
+    `results` has an entry for each seed, see `SeedRun.result`. The times and counts of `ranks`, see
+    `gather_rank_details`, cover the epochs of this session; `rows`, the lines of metrics.jsonl,
+    also cover those before a resume. `sessions` describes all sessions of the run, this one last.
     """
-    facts, results = task.objective.facts, outcome.results
+    facts = task.objective.facts
     smoothed = [result["smoothed"] for result in results if "smoothed" in result]
     return {
         "format_version": FORMAT_VERSION,
@@ -87,7 +72,7 @@ def summarise(
         **averages(results),
         "smoothed": averages(smoothed) if smoothed else None,
         "epochs": sum(result["epochs"] for result in results),
-        "session_epochs": outcome.epochs_run,
+        "session_epochs": sessions[-1]["epochs"],
         **describe_epochs(rows),
         "energy": sessions[-1]["energy"],
         "sessions": sessions,

@@ -197,21 +197,12 @@ def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) 
 
 
 @collective
-def number_chosen(grid: ProcessGrid, mask: Mask) -> tuple[Offsets, GlobalIndices]:
-    """Return consecutive numbers of the nodes of a mask (num_local,), rank after rank.
-
-    The first result (ranks + 1,) has the first number of each rank, the second (num_local,) the
-    numbers of this rank's nodes, -1 outside the mask.
-    """
-    counts = grid.layer.allgather(int(np.count_nonzero(mask)))
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return starts, np.where(mask, starts[grid.layer.rank] + np.cumsum(mask) - 1, -1)
-
-
-@collective
 def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
     """Return the subgraph induced by the nodes of a mask (num_local,), with nodes renumbered."""
-    starts, numbers = number_chosen(grid, mask)
+    counts = grid.layer.allgather(int(np.count_nonzero(mask)))
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    # Consecutive numbers, rank after rank.
+    numbers = np.where(mask, starts[grid.layer.rank] + np.cumsum(mask) - 1, -1)
 
     def cut(pattern: PatternRows) -> tuple[PatternRows, GlobalIndices]:
         columns = rows_of(grid.layer, home.row_map, pattern.columns, numbers)

@@ -24,7 +24,7 @@ from hpcgnn.train.sampled.graph import (
     relation_sums,
     weight_sums,
 )
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
 @collective
@@ -133,8 +133,9 @@ def _cut(
     lengths = np.concatenate([np.diff(piece.indptr) for piece in pieces])
     columns = np.concatenate([piece.columns for piece in pieces])
     rows = np.repeat(np.arange(len(ids), dtype=np.int32), lengths)
-    positions, present = _positions(ids, columns)
-    rows = rows[present]
+    by_id = np.argsort(ids).astype(np.int32)
+    nearest, present = found_among(ids[by_id], columns)
+    positions, rows = by_id[nearest[present]], rows[present]
     # Sort the columns of each row: positions do not ascend with global rows, as the halo follows.
     order = np.lexsort((positions, rows))
     weights = None
@@ -144,10 +145,3 @@ def _cut(
     ends = np.cumsum(np.bincount(rows, minlength=len(ids)))
     indptr = np.concatenate([[0], ends]).astype(np.int64)
     return Topology(indptr, positions[order], num_roots), weights, np.flatnonzero(present)[order]
-
-
-def _positions(ids: GlobalIndices, columns: GlobalIndices) -> tuple[LocalIndices, Array]:
-    """Return the positions in `ids` of the columns that are among them, and the mask of these."""
-    order = np.argsort(ids).astype(np.int32)
-    nearest, present = found_among(ids[order], columns)
-    return order[nearest[present]], present

@@ -6,7 +6,7 @@ that normalisation over nodes sees one batch, and their shares of the loss add u
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -47,38 +47,30 @@ class Sampled(Protocol):
         """Return this rank's sizes for the summary; not collective."""
 
 
-@dataclass(frozen=True, eq=False)
-class Population:
-    """The data that graphs to sample are made from, and the examples to train on."""
-
-    context: Context
-    home: HomeRows
-    aggregations: tuple[Aggregation, ...]
-    examples: Examples
-
-    @collective
-    def input(self, graph: SampledGraph, *, parts: bool) -> StepInput:
-        """Return the step input for a graph that all ranks know, or for this rank's part."""
-        views = SampledViews(self.context, graph, self.aggregations)
-        with self.context.trace.span("plan.sampling"):
-            if self.context.config.sampling.sampler == "neighbour":
-                return BatchInput(views, self.examples.in_batches(graph), parts=parts)
-            make = SubgraphInput.of_part if parts else SubgraphInput.of_whole
-            return make(views, self.examples.in_subgraphs(graph))
-
-    @collective
-    def shared(self) -> StepInput:
-        """Return the step input for the whole graph, shared by all ranks and epochs."""
-        with self.context.trace.span("read.whole"):
-            graph = share_whole(self.context.grid, self.home)
-        return self.input(graph, parts=False)
+@collective
+def make_input(
+    context: Context, wanted: tuple[Aggregation, ...], examples: Examples, graph: SampledGraph
+) -> StepInput:
+    """Return the step input for a graph that all ranks know, or for this rank's part."""
+    views, options = SampledViews(context, graph, wanted), context.config.sampling
+    parts = options.topology == "partitioned"
+    with context.trace.span("plan.sampling"):
+        if options.sampler == "neighbour":
+            return BatchInput(views, examples.in_batches(graph), parts=parts)
+        make = SubgraphInput.of_part if parts else SubgraphInput.of_whole
+        return make(views, examples.in_subgraphs(graph))
 
 
 class PartOfGraph:
-    """A part of the graph and its halo for each rank, reshuffled from time to time."""
+    """A part of the graph and its halo for each rank, reshuffled from time to time.
 
-    def __init__(self, population: Population) -> None:
-        self._population, self._context = population, population.context
+    Parts are taken from the `home` rows of all ranks; `make` returns the input for one.
+    """
+
+    def __init__(
+        self, context: Context, home: HomeRows, make: Callable[[SampledGraph], StepInput]
+    ) -> None:
+        self._context, self._home, self._make = context, home, make
         self._input: StepInput | None = None
         self._period = (-1, -1)
         self._sizes = dict.fromkeys(("part_nodes", "halo_nodes", "part_bytes"), 0)
@@ -107,7 +99,7 @@ class PartOfGraph:
             self._pool_bytes = max(self._pool_bytes, self._input.pool_bytes)
 
     def _fetch(self, seed: int, period: int) -> StepInput:
-        grid, home = self._context.grid, self._population.home
+        grid, home = self._context.grid, self._home
         options = self._context.config.sampling
         with self._context.trace.span("plan.reshuffle"):
             share = options.reshuffle_share
@@ -120,7 +112,7 @@ class PartOfGraph:
         }
         self._sizes = {key: max(size, self._sizes[key]) for key, size in sizes.items()}
         self._moved += moved
-        return self._population.input(graph, parts=True)
+        return self._make(graph)
 
 
 class DrawnSource(Source):
@@ -195,9 +187,13 @@ class SampledSource(DrawnSource):
         if config.train.inductive:
             assert graph.split is not None
             home = between(grid, home, graph.split == Split.TRAIN)
-        population = Population(context, home, aggregations, examples)
-        in_parts = config.sampling.topology == "partitioned"
-        sampled: Sampled = PartOfGraph(population) if in_parts else population.shared()
+        make = partial(make_input, context, aggregations, examples)
+        if config.sampling.topology == "partitioned":
+            sampled: Sampled = PartOfGraph(context, home, make)
+        else:
+            with context.trace.span("read.whole"):
+                whole = share_whole(grid, home)
+            sampled = make(whole)
         super().__init__(context, sampled, {})
 
     @collective

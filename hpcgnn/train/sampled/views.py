@@ -244,22 +244,20 @@ class SampledViews:
         rows, columns = union.pattern.entry_rows(), union.pattern.indices
         weights = self._weights(union.pattern.entries)
         by_row: FloatArray = np.ones(len(rows))
-        by_column = by_row
+        by_column, of_whole = by_row, False
         if factors is not None and union.loss_weights is not None:
             # The row v has the factor C_v / C_uv, the column u C_u / C_uv; loss weights are N / C.
             loss_weights = union.loss_weights
             by_row, by_column = factors, factors * loss_weights[rows] / loss_weights[columns]
-            if not self._ratio:
-                sums = graph.row_sums[..., union.nodes], graph.column_sums[union.nodes]
-                common = union.pattern.entries, weights
-                return _SampledEntries(
-                    rows, columns, *common, *sums, by_row, by_column, of_whole=True
-                )
-        row_sums = np.bincount(rows, weights * by_row, count).astype(np.float64)
-        column_sums = np.bincount(columns, weights * by_column, count).astype(np.float64)
-        sums = row_sums, column_sums
+            of_whole = not self._ratio
+        if of_whole:
+            row_sums, column_sums = graph.row_sums[..., union.nodes], graph.column_sums[union.nodes]
+        else:
+            row_sums = np.bincount(rows, weights * by_row, count).astype(np.float64)
+            column_sums = np.bincount(columns, weights * by_column, count).astype(np.float64)
+        sums, entries = (row_sums, column_sums), union.pattern.entries
         return _SampledEntries(
-            rows, columns, union.pattern.entries, weights, *sums, by_row, by_column, of_whole=False
+            rows, columns, entries, weights, *sums, by_row, by_column, of_whole=of_whole
         )
 
     def _weights(self, entries: GlobalIndices) -> FloatArray:

@@ -152,7 +152,7 @@ class Source(Protocol):
     needs: ClassVar[frozenset[Trait]] = frozenset()
     lacks: ClassVar[Reasons]
     """The traits it needs from other features of a run, and lacks for them: `hpcgnn.support`."""
-    needs_rows: ClassVar[bool]
+    needs_rows: ClassVar[bool] = False
     """Whether it needs the rows of the graph."""
 
     def __init__(self, context: Context, objective: Any, rows: LocalRows | None) -> None:

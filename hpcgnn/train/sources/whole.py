@@ -31,7 +31,6 @@ class WholeSource(Source):
     """
 
     lacks: ClassVar[Reasons] = NOTHING
-    needs_rows: ClassVar[bool] = False
 
     @collective
     def __init__(

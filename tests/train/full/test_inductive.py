@@ -12,7 +12,6 @@ import scipy.sparse as sp
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.storage import Split
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.full.predictions import infer, order_by_id
 from hpcgnn.train.run.saved_model import load_saved_graph, open_saved_model
 from tests.support.training import Graph, make_config, make_graph, train, write_store
@@ -104,7 +103,7 @@ def test_training_is_that_of_the_seen_graph(
     assert whole.metrics[-1]["test_loss"] != pytest.approx(alone.metrics[-1]["test_loss"], rel=1e-6)
     with ProcessGrid(comm) as grid:
         saved = open_saved_model(alone.path, None, str(stores[0]))
-        there = load_saved_graph(grid, saved, TraceRecorder.off())
+        there = load_saved_graph(grid, saved)
         model = saved.model(grid, partial(there.make_model, saved.config))
         rows = order_by_id(grid, infer(there, model, "probabilities"))
         values = np.concatenate(comm.allgather(rows.values))

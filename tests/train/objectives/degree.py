@@ -56,7 +56,7 @@ class Degree(GraphObjective):
     def evaluate(self, model):
         rows, facts = self.examples, self.facts
         given = self.grid, self.whole.outputs(model), rows.labels, rows.split
-        parts = target_metrics(*given, facts.targets, facts.target_scales)
+        parts = target_metrics(*given, facts)
         values = {f"{part}_{key}": v for part, each in parts.items() for key, v in each.items()}
         return Evaluation(values, "r2")
 
