@@ -109,7 +109,10 @@ class Pairs:
 
     @classmethod
     def of_all(
-        cls, fetched: Array, pushed: Array, by_terms: Mapping[tuple[RowTransfer, int], Array]
+        cls,
+        fetched: Array,
+        pushed: Array,
+        by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
     ) -> "Pairs":
         """Return a list of the pairs of (replication, blocks, blocks) that exchange something."""
         readers, owners = np.nonzero((fetched + pushed).any(axis=0))
@@ -172,17 +175,6 @@ class Traffic:
     def of_pairs(cls, pairs: Pairs, *sizes: Any) -> "Traffic":
         """Return the traffic of pairs that are in memory."""
         return cls(lambda: [pairs], *sizes)
-
-    @classmethod
-    def of_all(
-        cls,
-        fetched: Array,
-        pushed: Array,
-        *sizes: Any,
-        by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
-    ) -> "Traffic":
-        """Return the traffic of rows (replication, blocks, blocks) for all readers and owners."""
-        return cls.of_pairs(Pairs.of_all(fetched, pushed, by_terms), *sizes)
 
     @property
     def num_blocks(self) -> int:
