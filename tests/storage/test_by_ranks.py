@@ -21,6 +21,7 @@ from hpcgnn.storage import (
     GraphStore,
     Names,
     ShareSizes,
+    SortedRows,
     SparseRows,
     StoreHeader,
     StoreWriter,
@@ -104,8 +105,8 @@ class Made:
         indices, bounds = values["indices"][entries], bounds - bounds[0]
         if self.typed:
             data, weights = values["data"].take(entries), values["weights"][entries]
-            writer.append_adjacency(bounds, indices, weights, "r", data)
-            writer.append_adjacency(np.zeros_like(bounds), indices[:0], None, "r%")
+            writer.append_rows(SortedRows(bounds, indices, weights, data), "r")
+            writer.append_rows(SortedRows(np.zeros_like(bounds), indices[:0]), "r%")
             types = values["types"][rows]
             writer.append_types(types)
             writer.append_type_features("a", values["features"][rows][types == 0])
@@ -113,7 +114,7 @@ class Made:
             writer.append_type_features("ab", values["features"][:0])
             writer.append_type_features("c/d", values["other"][rows][types == 2])
         else:
-            writer.append_adjacency(bounds, indices)
+            writer.append_rows(SortedRows(bounds, indices))
             if self.sparse:
                 features = SparseRows.of(values["features"][rows])
                 writer.append_sparse_features(features.to_store())
@@ -352,7 +353,8 @@ def test_rows_of_relations_may_be_of_other_nodes(comm: MPI.Intracomm, comm_tmp_p
 
     def append(writer: StoreWriter, nodes: slice, rows: slice) -> None:
         bounds = made.values["indptr"][rows.start : rows.stop + 1]
-        writer.append_adjacency(bounds - bounds[0], made.values["indices"][bounds[0] : bounds[-1]])
+        indices = made.values["indices"][bounds[0] : bounds[-1]]
+        writer.append_rows(SortedRows(bounds - bounds[0], indices))
         writer.append_features(made.values["features"][nodes])
         writer.append_labels(made.values["labels"][nodes])
 

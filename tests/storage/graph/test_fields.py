@@ -16,6 +16,7 @@ from hpcgnn.storage import (
     FieldInfo,
     GraphStore,
     ShareSizes,
+    SortedRows,
     StoreHeader,
     StoreWriter,
     add_splits,
@@ -44,7 +45,7 @@ def values_of(num_nodes: int) -> dict[str, np.ndarray]:
 
 def append(writer: StoreWriter, start: int, stop: int, fields: dict[str, np.ndarray]) -> None:
     """Append rows of the nodes, and the field rows that the writer requests, in uneven blocks."""
-    writer.append_adjacency(np.zeros(stop - start + 1, int), np.zeros(0, int))
+    writer.append_rows(SortedRows(np.zeros(stop - start + 1, int), np.zeros(0, int)))
     rows = np.arange(start, stop)
     writer.append_positions(np.stack([rows, rows / 2], axis=1), (0, 2.5))
     writer.append_weights(rows)
@@ -149,7 +150,7 @@ def ask(**changes: Any) -> Callable[[StoreWriter], None]:
 
     def fill(writer: StoreWriter) -> None:
         given = {"times": [0, 1, 2], "starts": [0, 3], "steps": [0, 1, 2], "info": {}} | changes
-        writer.append_adjacency([0, 0, 0], np.zeros(0, int))
+        writer.append_rows(SortedRows(np.array([0, 0, 0]), np.zeros(0, int)))
         if "positions" in given:
             writer.append_positions(given["positions"], given["box"])
         if "weights" in given:
