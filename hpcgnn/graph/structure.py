@@ -13,7 +13,7 @@ from hpcgnn.comm import ProcessGrid, RowMap, agree, redistribute
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.feature_storage import FeatureStorage
 from hpcgnn.graph.matrix import check_weights
-from hpcgnn.graph.products import adjacency_products
+from hpcgnn.graph.products import Adjacency
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import draw_vectors
 from hpcgnn.operator import Aggregation, AggregationOperator
@@ -212,7 +212,7 @@ def _operator(
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
     check_weights(context, matrix)
     make, dtype = context.operators(wide=True), np.dtype(np.float64)
-    return adjacency_products(make, matrix, (kind,), dtype, ids).operators[kind]
+    return Adjacency(make, matrix, (kind,), dtype, ids).products().operators[kind]
 
 
 def _project(
