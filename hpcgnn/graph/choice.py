@@ -6,8 +6,8 @@ both. `hpcgnn.plan` chooses in the same way, from rows counted without ranks and
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -66,10 +66,6 @@ class ExchangeChoice:
             f"between hosts {network.bandwidth / 1e9:.3g} GB/s a rank and "
             f"{network.latency_s * 1e6:.3g} us a message)"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the choice for the summary."""
-        return asdict(self)
 
 
 Aggregations: TypeAlias = tuple[Aggregation, ...]

@@ -145,14 +145,14 @@ def _has_features(config: Config, store: GraphStore) -> bool:
 
 def typed_nodes(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBlock:
     """Return the nodes of a block with the types of `node_types_of`."""
-    if store.node_types or _has_features(config, store):
-        if nodes.features is None and nodes.sparse is None and not store.node_types:
-            none = np.empty((nodes.stop - nodes.start, 0), np.float32)
-            return replace(nodes, features=none)
+    if store.node_types:
         return nodes
-    count = nodes.stop - nodes.start
-    none = np.empty((count, 0), np.float32)
-    return replace(nodes, types=np.zeros(count, np.uint8), type_features=(none,))
+    none = np.empty((nodes.stop - nodes.start, 0), np.float32)
+    if not _has_features(config, store):
+        return replace(nodes, types=np.zeros(len(none), np.uint8), type_features=(none,))
+    if nodes.features is None and nodes.sparse is None:
+        return replace(nodes, features=none)
+    return nodes
 
 
 def check_features(config: Config, store: GraphStore) -> None:
