@@ -38,11 +38,6 @@ class Pins:
         """The owners of nets."""
         return RowMap(self.row_map.starts * self.kinds, self.row_map.block)
 
-    @property
-    def num_pins(self) -> int:
-        """Number of pins on this rank."""
-        return len(self.nets)
-
 
 @collective
 def fetch_pins(comm: Communicator, rows: BlockRow) -> Pins:

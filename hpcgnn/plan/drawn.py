@@ -85,11 +85,6 @@ class DrawnEnds:
         self.drawn: Array = drawn
         """(parts, classes) nodes of each degree; int32 halves the memory of a large plan."""
 
-    @property
-    def of_part(self) -> Array:
-        """(parts,) float64 number of ends of each part."""
-        return np.asarray(self.drawn @ self.ends.degrees)
-
     def degrees_of(self, part: int) -> Array:
         """Return (nodes of the type in the part,) float64 degrees."""
         size = int(self.sizes[part])
