@@ -100,8 +100,7 @@ def _visible(node_ids: GlobalIndices, share: float, key: DropoutKey) -> Mask:
     ones = np.ones((len(node_ids), 1), np.float32)
     kept = np.empty_like(ones)
     kernels.dropout_rows(ones, node_ids, key.at(_PLACE).word(), 1 - share, kept)
-    shown: Mask = kept[:, 0] > 0
-    return shown
+    return kept[:, 0] > 0
 
 
 @dataclass(frozen=True)

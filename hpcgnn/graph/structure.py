@@ -113,8 +113,7 @@ class SpectralPositions:
     def _sum(self, rows: FloatArray) -> FloatArray:
         """Return the sums over the rows of all ranks."""
         sums = self._grid.sum_over_blocks
-        total: FloatArray = arithmetic().sums_and_count(torch.from_numpy(rows), sums)[:-1]
-        return total
+        return arithmetic().sums_and_count(torch.from_numpy(rows), sums)[:-1]
 
     def _inner(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return ``leftᵀ right`` over the rows of all ranks, the same bits on each."""

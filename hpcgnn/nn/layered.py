@@ -125,8 +125,7 @@ class LayeredModel(Model):
         ids = self._view(graph, last - 1).output_ids
         draw = key.at(last) if key is not None else None
         rows = dropout(hidden.rows, ids, draw, self.shape.dropout)
-        logits: Tensor = self.output(rows, WIDENED)
-        return logits
+        return self.output(rows, WIDENED)
 
     @collective
     @override

@@ -315,8 +315,7 @@ def _fits(groups: Array, weight: Offsets, room: Offsets, seats: Offsets) -> Arra
     before = np.concatenate([[0], np.cumsum(weight)])
     num_taken = before[1:] - before[first]
     position = np.arange(len(groups)) - first
-    fits: Array = (num_taken <= room[groups]) & (position < seats[groups])
-    return fits
+    return (num_taken <= room[groups]) & (position < seats[groups])
 
 
 def _among_themselves(

@@ -440,8 +440,7 @@ def appender(store: GraphStore, writer: StoreWriter, name: str) -> Callable[[Arr
         return partial(writer.append_split, name=split)
     if name == "positions":
         return partial(writer.append_positions, box=store.box)
-    write: Callable[[Array], None] = getattr(writer, _APPENDERS[name])
-    return write
+    return getattr(writer, _APPENDERS[name])
 
 
 def copy_names(store: GraphStore, writer: StoreWriter, start: int, stop: int) -> None:

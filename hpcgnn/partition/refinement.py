@@ -162,8 +162,7 @@ class Grouping:
         weights = np.ceil(near.data).astype(np.int64)
         graph = (near.indptr, near.indices, weights, np.maximum(counts.work, 1))
         seed = int(generator.integers(METIS_SEEDS))
-        group: LocalIndices = weighted_metis(graph, num_groups, seed, GROUP_IMBALANCE)
-        return group
+        return weighted_metis(graph, num_groups, seed, GROUP_IMBALANCE)
 
 
 def dealt(loads: Offsets, num_groups: int, generator: np.random.Generator) -> LocalIndices:

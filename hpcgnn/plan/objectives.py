@@ -63,8 +63,7 @@ class Predicted:
 
     def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
         """Return the objective of a rehearsed rank, whose requests are counted. Collective."""
-        objective: GraphObjective = self.objective_type(graph, config)
-        return objective
+        return self.objective_type(graph, config)
 
     def repeats(self, config: Config) -> Sequence[int] | None:
         """Return how often each rehearsed step occurs in an epoch; None: once."""
@@ -247,10 +246,7 @@ class PredictedLinks(Predicted):
             for share, needed in self.needed.items()
         }
         tested = {name: Tested(edges, pairs[name], None) for name, edges in self.judged.items()}
-        objective: GraphObjective = self.objective_type(
-            graph, config, self.links, _FirstPairs(pairs["train"], tested)
-        )
-        return objective
+        return self.objective_type(graph, config, self.links, _FirstPairs(pairs["train"], tested))
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,10 +336,7 @@ class RankEdges(Predicted):
 
         edges = self.edges
         trained, judged = requesting("train", edges.trained), requesting("judged", edges.judged)
-        objective: GraphObjective = self.objective_type(
-            graph, config, replace(edges, trained=trained, judged=judged)
-        )
-        return objective
+        return self.objective_type(graph, config, replace(edges, trained=trained, judged=judged))
 
 
 class WholeEdges(Predictions):
@@ -405,8 +398,7 @@ class PredictedFields(Predicted):
         few = replace(config, fields=replace(config.fields, evaluated=1, noise=noise))
         # Scale the fields, as numbers in arbitrary units could overflow.
         scales = measure(graph.grid, series, config.fields.predict)
-        objective: GraphObjective = self.objective_type(graph, few, series, scales)
-        return objective
+        return self.objective_type(graph, few, series, scales)
 
     @override
     def repeats(self, config: Config) -> Sequence[int]:
