@@ -211,20 +211,19 @@ class DegreeSurvey(Survey):
         fetched, pushed = _Counts(blocks, 5), _Counts(blocks, 6)
         if method.received is None:
             fetched.fill(lambda _: self._columns)
+        elif method.cover is all_columns:
+            fetched.fill(self._ghosts())
+        elif method.cover is all_rows:
+            pushed.fill(self._sums())
         else:
-            if method.cover is all_columns:
-                fetched.fill(self._ghosts())
-            elif method.cover is all_rows:
-                pushed.fill(self._sums())
-            else:
-                # A hub's row is pushed and its column fetched, whether or not the other side has
-                # hubs. So the shares depend on the reader only.
-                used, left = self._covered(blocks, method.cover)
-                by, of = _totals(self._ghosts(), blocks)
-                share_of = of / max(of.sum(), 1)
-                fetched.fill(lambda readers: (used * by)[readers, None] * share_of)
-                rows, _ = _totals(self._sums(), blocks)
-                pushed.fill(lambda readers: (left * rows)[readers, None] / blocks)
+            # A hub's row is pushed and its column fetched, whether or not the other side has hubs.
+            # So the shares depend on the reader only.
+            used, left = self._covered(blocks, method.cover)
+            by, of = _totals(self._ghosts(), blocks)
+            share_of = of / max(of.sum(), 1)
+            fetched.fill(lambda readers: (used * by)[readers, None] * share_of)
+            rows, _ = _totals(self._sums(), blocks)
+            pushed.fill(lambda readers: (left * rows)[readers, None] / blocks)
 
         def pieces() -> Iterator[Pairs]:
             for readers in _pieces(blocks):

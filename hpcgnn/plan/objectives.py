@@ -17,7 +17,7 @@ from hpcgnn.config.joined import width_of, with_one_width
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import training_mask
-from hpcgnn.graph.labelled import Labelled
+from hpcgnn.graph.labelled import Labelled, even_rows
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.plan.counted_messages import WantedRows
@@ -198,8 +198,7 @@ class WholeGraphs(Predictions):
         return begins, graphs, self._owners(graphs, len(parts))
 
     def _owners(self, graphs: GlobalIndices, blocks: int) -> LocalIndices:
-        count = int(self._labelled.ids[-1]) + 1
-        return RowMap(np.arange(blocks + 1, dtype=np.int64) * count // blocks, 0).owner(graphs)
+        return even_rows(int(self._labelled.ids[-1]) + 1, blocks).owner(graphs)
 
     @override
     def trained(self, starts: Offsets) -> Array:
