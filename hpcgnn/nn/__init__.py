@@ -13,7 +13,6 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.links import SCORERS, LinkModel, Scorer, make_link_model
 from hpcgnn.nn.losses import LINK_LOSSES, MeanLoss
 from hpcgnn.nn.model import (
-    ACTIVATIONS,
     EDGE_READER,
     JUMPING,
     EmbeddingModel,
@@ -49,7 +48,6 @@ from hpcgnn.nn.readout import READOUTS, make_graph_model
 from hpcgnn.nn.several import HeadedModel, SeveralModel, make_headed_model
 
 __all__ = [
-    "ACTIVATIONS",
     "EDGE_READER",
     "GGNN",
     "JUMPING",
