@@ -227,7 +227,7 @@ def make_inputs(
     """
     names, widths = facts.type_names or ("",), facts.type_features or (facts.num_features,)
     inductive = config.train.inductive or facts.num_graphs > 0
-    storage = FeatureStorage.of(config)
+    storage = FeatureStorage(config.graph.features_dir)
     how, dtype = config.graph.normalize_features, config.train.dtype
     scaling = Scaling(grid, how, scales, dtype, storage.empty)
     tables: list[FloatArray | LocalCSR] = []
@@ -313,5 +313,5 @@ def _with_labels(
         if isinstance(table, LocalCSR):
             extended.append(table.beside(columns))
         else:
-            extended.append(FeatureStorage.of(config).beside([table, columns]))
+            extended.append(FeatureStorage(config.graph.features_dir).beside([table, columns]))
     return extended

@@ -59,7 +59,7 @@ def load_graph(
     """
     grid, config, trace = context.grid, context.config, context.trace
     with trace.span("read.open"), agree(grid.world):
-        FeatureStorage.of(config).check()
+        FeatureStorage(config.graph.features_dir).check()
         store = GraphStore.open(config.graph.store, grid.world)
     with loading(lean=config.exchange.saves_memory), store:
         stored = StoredRows.share(context, store, reading.fields)

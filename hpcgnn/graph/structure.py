@@ -147,7 +147,8 @@ def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
 
     Raises `CollectiveInputError` if a block of the store cannot be read.
     """
-    if not stored.context.config.graph.num_structural:
+    options = stored.context.config.graph
+    if not options.num_structural:
         return nodes
     with stored.context.trace.span("read.structure"):
         columns = structural_features(stored, nodes.original_id)
@@ -155,7 +156,7 @@ def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
         return replace(nodes, sparse=_beside(nodes.sparse, columns, stored.store.num_features))
     tables = [columns] if nodes.features is None else [nodes.features, columns]
     with agree(stored.context.grid.world):
-        return replace(nodes, features=FeatureStorage.of(stored.context.config).beside(tables))
+        return replace(nodes, features=FeatureStorage(options.features_dir).beside(tables))
 
 
 def _beside(rows: SparseRows | None, columns: FloatArray, width: int) -> SparseRows:
