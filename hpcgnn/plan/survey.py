@@ -255,7 +255,9 @@ class StoredSurvey(Survey):
         )
 
     def _handled(self, ranks: Ranks, replica: int) -> Mask:
-        return ranks.handled(replica) | (not self.by_replica)
+        """Return a mask of the block columns that a replica multiplies."""
+        turns = np.arange(ranks.num_blocks) % ranks.exchange.replication
+        return (turns == replica) | (not self.by_replica)
 
     @override
     def traffic(self, ranks: Ranks) -> Traffic:
@@ -325,11 +327,6 @@ def _by_terms(requests: Sequence[Request], layer: LayerGhosts) -> dict[int, Arra
             of_all = by_log.setdefault(log_terms, np.zeros((len(requests),) * 2, np.int64))
             of_all[rank] = np.bincount(owners[logs == log_terms], minlength=len(requests))
     return by_log
-
-
-def count_traffic(whole: DistCSR, ranks: Ranks) -> Traffic:
-    """Return the rows that an exchange moves between block rows of a matrix in one block."""
-    return StoredSurvey.of(whole, ranks).traffic(ranks)
 
 
 def _answers(

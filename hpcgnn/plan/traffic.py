@@ -65,11 +65,6 @@ class Ranks:
         plain = replace(self.exchange, method=method, schedule="resident", prefetch=0)
         return replace(self, exchange=plain)
 
-    def handled(self, replica: int) -> Array:
-        """Return a mask of the block columns that a replica multiplies."""
-        blocks = np.arange(self.num_blocks)
-        return np.asarray(blocks % self.exchange.replication == replica)
-
     def hosts(self, replica: int) -> LocalIndices:
         """Return (blocks,) int32 the host of each rank of a layer, numbered by first ranks."""
         hosts = self.hosts_of_grid[replica :: self.exchange.replication]
