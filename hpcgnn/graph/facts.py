@@ -2,7 +2,7 @@
 
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Self
 
@@ -200,17 +200,23 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
     moving = sum(known[name].num_columns for name in config.fields.read_of_edges)
     moving *= config.fields.history
     relations = config.graph.relations or store.relations
+    # Custom messages need no stored features: their edges have features of width 0.
+    stored = stored_edge_features(store, relations, "choose graph.relations with equal ones")
+    return stored + by_position + moving
+
+
+def stored_edge_features(store: GraphStore, relations: Iterable[str], remedy: str) -> int:
+    """Return the number of features of an edge of any of `relations`.
+
+    Raises `InputError` with the `remedy` if they have different numbers.
+    """
     widths = {relation: store.edge_features(relation)[0] for relation in relations}
-    if not any(widths.values()):
-        # Custom messages need no stored features: their edges have features of width 0.
-        return by_position + moving
     if len(set(widths.values())) > 1:
         shown = ", ".join(f"{relation} {width}" for relation, width in widths.items())
         raise InputError(
-            f"{store.path}: relations have unequal numbers of edge features ({shown}); choose "
-            "graph.relations with equal ones"
+            f"{store.path}: relations have unequal numbers of edge features ({shown}); {remedy}"
         )
-    return next(iter(widths.values())) + by_position + moving
+    return next(iter(widths.values()))
 
 
 def restricted_aggregations(config: Config, shape: ModelShape) -> int:

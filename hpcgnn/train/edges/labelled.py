@@ -11,6 +11,7 @@ from hpcgnn.comm import Communicator, ProcessGrid, RowMap, agree, rows_of, share
 from hpcgnn.comm.row_map import found_among
 from hpcgnn.errors import InputError
 from hpcgnn.graph.edge_inputs import scaled_edges
+from hpcgnn.graph.facts import stored_edge_features
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.stored import StoredRows, check_relations
 from hpcgnn.sampling import Subgraph
@@ -139,16 +140,8 @@ def relations_to_predict(store: GraphStore, relations: Sequence[str]) -> tuple[s
 
 def num_features(store: GraphStore, relations: Sequence[str], *, read: bool) -> int:
     """Return the number of edge features that predictions use; raises `InputError`."""
-    widths = {name: store.edge_features(name)[0] for name in relations}
-    if not read:
-        return 0
-    if len(set(widths.values())) > 1:
-        shown = ", ".join(f"{name} {width}" for name, width in widths.items())
-        raise InputError(
-            f"{store.path}: relations have unequal numbers of edge features ({shown}); set "
-            "edges.features=false or choose edges.relations"
-        )
-    return next(iter(widths.values()))
+    remedy = "set edges.features=false or choose edges.relations"
+    return stored_edge_features(store, relations, remedy) if read else 0
 
 
 @collective
