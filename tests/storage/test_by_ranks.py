@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.comm import agree
+from hpcgnn.comm import RankGroup, agree
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import (
     EdgeData,
@@ -28,7 +28,7 @@ from hpcgnn.storage import (
 )
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
-from hpcgnn.storage.by_ranks import store_by_ranks
+from hpcgnn.storage.by_ranks import open_store
 
 CHUNK = 256
 """Bytes of a chunk in these tests."""
@@ -139,7 +139,8 @@ class Made:
         start, stop = bounds[comm.rank : comm.rank + 2]
         sizes = self.sizes(start, stop)
         declare = declare or (lambda writer: self.append(writer, 0, 0))
-        with store_by_ranks(comm, path, self.header, sizes, declare) as writer, agree(comm):
+        store = open_store(RankGroup.of(comm), path, self.header, lambda: sizes, declare)
+        with store as writer, agree(comm):
             (append or self.append)(writer, start, stop)
 
 
@@ -362,7 +363,8 @@ def test_rows_of_relations_may_be_of_other_nodes(comm: MPI.Intracomm, comm_tmp_p
         append(writer, slice(0, 0), slice(0, 0))
 
     path = comm_tmp_path / "together.h5"
-    with store_by_ranks(comm, path, made.header, sizes, declare) as share, agree(comm):
+    store = open_store(RankGroup.of(comm), path, made.header, lambda: sizes, declare)
+    with store as share, agree(comm):
         append(share, slice(start, stop), slice(low, high))
     if comm.rank:
         return

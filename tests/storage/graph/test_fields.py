@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.comm import agree
+from hpcgnn.comm import RankGroup, agree
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.storage import (
     FieldInfo,
@@ -23,7 +23,7 @@ from hpcgnn.storage import (
     datasets,
 )
 from hpcgnn.storage import format as file_format
-from hpcgnn.storage.by_ranks import store_by_ranks
+from hpcgnn.storage.by_ranks import open_store
 
 TIMES, STARTS = np.array([0, 0.1, 0.4, 0.0, 2.0]), [0, 3, 5]
 INFOS = {
@@ -134,7 +134,8 @@ def test_ranks_write_the_store_of_one(
     def declare(writer: StoreWriter) -> None:
         append(writer, 0, 0, fields)
 
-    with store_by_ranks(comm, together, header, sizes, declare) as writer, agree(comm):
+    store = open_store(RankGroup.of(comm), together, header, lambda: sizes, declare)
+    with store as writer, agree(comm):
         if stop > start:
             append(writer, start, stop, fields)
     if comm.rank == 0:
