@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.columns import Columns, count, megabytes, print_columns, ratio, text
 from benchmarks.report import circumstances
 from hpcgnn.gallery import grid3d
-from hpcgnn.storage import FieldInfo, StoreHeader, StoreWriter
+from hpcgnn.storage import FieldInfo, SortedRows, StoreHeader, StoreWriter
 
 DROP_S = 0.5
 """Seconds between two drops of the store from the page cache."""
@@ -116,7 +116,7 @@ def write_grid(path: Path, side: int, columns: int, steps: int) -> None:
     header = StoreHeader(name="grid", num_nodes=graph.num_nodes, undirected=True)
     info = FieldInfo("u", columns, np.dtype(np.float32))
     with StoreWriter(path, header) as writer:
-        writer.append_adjacency(matrix.indptr, matrix.indices)
+        writer.append_rows(SortedRows(matrix.indptr, matrix.indices))
         places = np.unravel_index(np.arange(graph.num_nodes), (side, side, side))
         writer.append_positions(np.stack(places, axis=1).astype(np.float64), [0.0] * 3)
         writer.begin_fields(np.arange(steps, dtype=np.float64), [0, steps])

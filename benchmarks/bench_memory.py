@@ -35,7 +35,7 @@ from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.console import print_json
-from hpcgnn.graph.products import adjacency_products, make_operators
+from hpcgnn.graph.products import Adjacency, make_operators
 from hpcgnn.kernels import reused_memory
 from hpcgnn.nn import MODELS, ModelShape, make_model
 from hpcgnn.operator import on_graph
@@ -207,13 +207,13 @@ class Training:
         rng = np.random.default_rng(grid.block)
         num_nodes = pattern.row_map.num_local
         ids = np.arange(num_nodes, dtype=np.int64) + pattern.row_map.start
-        products = adjacency_products(
+        products = Adjacency(
             make_operators(grid, config, TraceRecorder.off()),
             pattern,
             on_graph(MODELS[name].aggregations, directed=False),
             np.float32,
             ids,
-        )
+        ).products()
         self._grid, self._name = grid, name
         self._view = products.view
         self._features = torch.from_numpy(rng.random((num_nodes, NUM_FEATURES), np.float32))

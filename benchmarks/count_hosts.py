@@ -23,7 +23,7 @@ from hpcgnn.config.model import ModelConfig
 from hpcgnn.graph.choice import ExchangeChoice, candidates, row_bytes
 from hpcgnn.partition import metis, random
 from hpcgnn.plan.estimates import product_moves, product_seconds
-from hpcgnn.plan.survey import count_traffic
+from hpcgnn.plan.survey import StoredSurvey
 from hpcgnn.plan.traffic import ALL, Ranks, between_hosts, sent_by_rank
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import EXCHANGES
@@ -84,7 +84,7 @@ def of_exchange(whole: DistCSR, starts: Any, per_host: int, name: str) -> dict[s
     """Return the counts of one exchange, and its seconds for each kind of link."""
     size = row_bytes(CONFIG)
     ranks = Ranks(starts, ExchangeConfig(method=name), per_host)
-    traffic = {ALL: count_traffic(whole, ranks)}
+    traffic = {ALL: StoredSurvey.of(whole, ranks).traffic(ranks)}
     every, away = (
         sent_by_rank(product_moves(size, joined=True), each, 1)
         for each in (traffic, between_hosts(traffic, ranks))

@@ -19,7 +19,7 @@ from benchmarks.report import circumstances
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.partition import metis, random
 from hpcgnn.plan.estimates import product_moves, product_seconds
-from hpcgnn.plan.survey import count_traffic
+from hpcgnn.plan.survey import StoredSurvey
 from hpcgnn.plan.traffic import ALL, Ranks, sent_by_rank
 
 CUTS = ("debian:metis", "rmat:14:16:random", "grid3d:24:metis")
@@ -58,7 +58,7 @@ def counted(cut: str, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
     for size in sizes:
         whole, starts = cut_whole(pattern, partitioner(pattern, size))
         ranks = Ranks(starts, ExchangeConfig(method="joint"), 1)
-        traffic = {ALL: count_traffic(whole, ranks)}
+        traffic = {ALL: StoredSurvey.of(whole, ranks).traffic(ranks)}
         for width in WIDTHS:
             joined, alone = (
                 sent_by_rank(product_moves(4 * width, joined=each), traffic, 1)

@@ -122,7 +122,7 @@ def ours(problem: Problem) -> Method:
     from hpcgnn.config.exchange import ExchangeConfig  # noqa: PLC0415
     from hpcgnn.graph.device import CPU as HOST  # noqa: PLC0415
     from hpcgnn.graph.device import Device  # noqa: PLC0415
-    from hpcgnn.graph.products import adjacency_products, make_operators  # noqa: PLC0415
+    from hpcgnn.graph.products import Adjacency, make_operators  # noqa: PLC0415
     from hpcgnn.nn import MODELS, ModelShape, for_loss, make_model  # noqa: PLC0415
     from hpcgnn.nn.losses import MeanLoss  # noqa: PLC0415
     from hpcgnn.nn.models.gat import GATLayer  # noqa: PLC0415
@@ -139,7 +139,7 @@ def ours(problem: Problem) -> Method:
     grid, trace = ProcessGrid(MPI.COMM_SELF), TraceRecorder.off()
     device = Device("cuda", problem.place, StagedTransport()) if problem.gpu else HOST
     make = make_operators(grid, ExchangeConfig(), trace, device)
-    products = adjacency_products(make, block, wanted, "float32", ids)
+    products = Adjacency(make, block, wanted, "float32", ids).products()
     features = problem.features
     if problem.precision == "bfloat16":
         features = features.detach().bfloat16().requires_grad_(features.requires_grad)

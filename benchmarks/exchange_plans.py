@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import Communicator, ProcessGrid
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import adjacency_products, make_operators
+from hpcgnn.graph.products import Adjacency, make_operators
 from hpcgnn.nn import (
     GraphView,
     ModelShape,
@@ -50,7 +50,7 @@ def plan_costs(
     clock.start()
     wanted = (Aggregation.SYMMETRIC,)
     make = make_operators(grid, config, trace)
-    products = adjacency_products(make, pattern, wanted, np.float32, node_ids)
+    products = Adjacency(make, pattern, wanted, np.float32, node_ids).products()
     clock.stop("products_s")
     active = products.active_views(training, NUM_LAYERS)
     clock.stop("active_sets_s")

@@ -12,7 +12,7 @@ from benchmarks.spmm_graphs import SEED, Matrix
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import Device
-from hpcgnn.graph.products import adjacency_products, make_operators
+from hpcgnn.graph.products import Adjacency, make_operators
 from hpcgnn.kernels.cuda.device import load_cupy
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sparse import DistCSR
@@ -51,7 +51,7 @@ def path_cases(
         part = DistCSR.from_rows(row_map, matrix.indptr, columns, None)
         wanted, ids = (Aggregation.SYMMETRIC,), np.arange(count)
         make = make_operators(grid, ExchangeConfig(), OFF, device)
-        made = adjacency_products(make, part, wanted, "float32", ids)
+        made = Adjacency(make, part, wanted, "float32", ids).products()
         began = time.perf_counter()
         active = made.active_views(targets, DEPTH)
         prepare_s = time.perf_counter() - began

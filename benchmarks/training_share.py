@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.commands.launch import run_command
 from hpcgnn.errors import InputError
-from hpcgnn.storage import GraphStore, Split, StoreHeader, StoreWriter, check_output
+from hpcgnn.storage import GraphStore, SortedRows, Split, StoreHeader, StoreWriter, check_output
 
 VALID_SHARE = 0.1
 BLOCK_ROWS = 1 << 16
@@ -63,7 +63,8 @@ def copy_with_split(store: GraphStore, path: Path, split: NDArray[np.uint8]) -> 
             stop = min(start + BLOCK_ROWS, store.num_nodes)
             for relation in store.relations:
                 block = store.read_adjacency(start, stop, relation)
-                writer.append_adjacency(block.indptr, block.indices, block.weights, relation)
+                rows = SortedRows(block.indptr, block.indices, block.weights)
+                writer.append_rows(rows, relation)
             nodes = store.read_nodes(start, stop)
             if nodes.features is not None:
                 writer.append_features(nodes.features)

@@ -31,7 +31,7 @@ from hpcgnn.partition import (
     volume_balanced,
 )
 from hpcgnn.plan.rehearsal import in_fresh_process
-from hpcgnn.plan.survey import count_traffic
+from hpcgnn.plan.survey import StoredSurvey
 from hpcgnn.plan.traffic import ALL, MOVEMENTS, Movement, Moves, Ranks, sent_by_rank
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
@@ -146,7 +146,8 @@ def _epochs(shop: Workshop, name: str, scheme: str, tried: tuple[int, ...]) -> l
     epochs = []
     for ranks in tried:
         whole, starts = cut_whole(_graph(shop, name)[1], _partition(shop, name, method, ranks))
-        traffic = {ALL: count_traffic(whole, Ranks(starts, ExchangeConfig(method=exchange)))}
+        planned = Ranks(starts, ExchangeConfig(method=exchange))
+        traffic = {ALL: StoredSurvey.of(whole, planned).traffic(planned)}
         sent = sent_by_rank(moves, traffic, 1)
         computing = seconds * int(traffic[ALL].entries.max())
         most, size = int(sent.rows.max()), int(sent.bytes_out.sum())
@@ -350,7 +351,8 @@ def _replicated(
                 continue
             for exchange in EXCHANGES:
                 config = ExchangeConfig(method=exchange, replication=c)
-                traffic = {ALL: count_traffic(whole, Ranks(starts, config))}
+                planned = Ranks(starts, config)
+                traffic = {ALL: StoredSurvey.of(whole, planned).traffic(planned)}
                 both = (False, True)
                 moves = [Movement(ALL, kind, reverse, 1) for kind in MOVEMENTS for reverse in both]
                 sent = sent_by_rank(moves, traffic, c)

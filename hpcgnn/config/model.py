@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 from types import GenericAlias
 from typing import Any
 
+from hpcgnn.autograd import ACTIVATIONS
 from hpcgnn.config.options import (
     Chance,
     Count,
@@ -17,7 +18,6 @@ from hpcgnn.config.options import (
 )
 from hpcgnn.errors import InputError
 from hpcgnn.nn import (
-    ACTIVATIONS,
     EDGE_READER,
     JUMPING,
     MODELS,
@@ -86,7 +86,7 @@ class ModelConfig:
         ),
     )
     activation: str = option(
-        "relu", f"between layers: {', '.join(ACTIVATIONS)}", values=ACTIVATIONS
+        "relu", f"between layers: {', '.join(ACTIVATIONS)}", values=tuple(ACTIVATIONS)
     )
     residual: bool = option(False, "add a layer's own input to its output")
     jumping: str = option(

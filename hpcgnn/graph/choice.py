@@ -6,22 +6,21 @@ both. `hpcgnn.plan` chooses in the same way, from rows counted without ranks and
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
-from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, agree, are_joined, bcast
+from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, are_joined, bcast
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import features_of
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.matrix import read_matrix
-from hpcgnn.graph.stored import StoredRows, share_rows
+from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import make_exchange, make_wire
-from hpcgnn.storage import GraphStore
 from hpcgnn.support import conflicts
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import LocalIndices
@@ -66,10 +65,6 @@ class ExchangeChoice:
             f"between hosts {network.bandwidth / 1e9:.3g} GB/s a rank and "
             f"{network.latency_s * 1e6:.3g} us a message)"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the choice for the summary."""
-        return asdict(self)
 
 
 Aggregations: TypeAlias = tuple[Aggregation, ...]
@@ -141,11 +136,8 @@ def method_seconds(
     size, joined, seconds = row_bytes(concrete), joins_messages(concrete, aggregations), {}
     names = candidates(config, hosts, aggregations)
     context = Context(grid, concrete, aggregations=aggregations)
-    with agree(grid.world):
-        store = GraphStore.open(config.graph.store, grid.world)
-    with store:
-        row_map = share_rows(grid, concrete, store, ())
-        pattern = read_matrix(StoredRows(context, store, row_map)).matrix
+    with StoredRows.opened(context, ()) as stored:
+        pattern = read_matrix(stored).matrix
     for name in names:
         exchange = make_exchange(name, grid, pattern, TraceRecorder.off())
         seconds[name] = network.seconds(*_sent(grid, exchange.volumes, size, joined=joined), hosts)

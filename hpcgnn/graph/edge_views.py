@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.comm import RowMap, agree
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
-from hpcgnn.graph.products import adjacency_products, make_operators
+from hpcgnn.graph.products import Adjacency, make_operators
 from hpcgnn.nn import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.pyg import Call, Edges, EdgeShare
@@ -59,7 +59,8 @@ class EdgeViews:
             wanted = Aggregation.SUM_IN
         make = make_operators(grid, self._exchange, TraceRecorder.off())
         dtype = call.x.detach().numpy().dtype
-        view = adjacency_products(make, matrix, (wanted,), dtype, share.node_ids).view.layer(0)
+        adjacency = Adjacency(make, matrix, (wanted,), dtype, share.node_ids)
+        view = adjacency.products().view.layer(0)
         return replace(view, operators={kind: view.operators[wanted]})
 
 

@@ -150,14 +150,14 @@ def _has_features(config: Config, store: GraphStore) -> bool:
 
 def typed_nodes(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBlock:
     """Return the nodes of a block with the types of `node_types_of`."""
-    if store.node_types or _has_features(config, store):
-        if nodes.features is None and nodes.sparse is None and not store.node_types:
-            none = np.empty((nodes.stop - nodes.start, 0), np.float32)
-            return replace(nodes, features=none)
+    if store.node_types:
         return nodes
-    count = nodes.stop - nodes.start
-    none = np.empty((count, 0), np.float32)
-    return replace(nodes, types=np.zeros(count, np.uint8), type_features=(none,))
+    none = np.empty((nodes.stop - nodes.start, 0), np.float32)
+    if not _has_features(config, store):
+        return replace(nodes, types=np.zeros(len(none), np.uint8), type_features=(none,))
+    if nodes.features is None and nodes.sparse is None:
+        return replace(nodes, features=none)
+    return nodes
 
 
 def check_features(config: Config, store: GraphStore) -> None:
@@ -206,14 +206,14 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
     moving *= config.fields.history
     relations = config.graph.relations or store.relations
     # Custom messages need no stored features: their edges have features of width 0.
-    stored = stored_width(store, relations, "choose graph.relations with equal ones")
+    stored = stored_edge_features(store, relations, "choose graph.relations with equal ones")
     return stored + by_position + moving
 
 
-def stored_width(store: GraphStore, relations: Iterable[str], remedy: str) -> int:
-    """Return the number of stored features of the edges of some relations.
+def stored_edge_features(store: GraphStore, relations: Iterable[str], remedy: str) -> int:
+    """Return the number of features of an edge of any of `relations`.
 
-    Raises `InputError` if the relations have different numbers of columns.
+    Raises `InputError` with the `remedy` if they have different numbers.
     """
     widths = {relation: store.edge_features(relation)[0] for relation in relations}
     if len(set(widths.values())) > 1:

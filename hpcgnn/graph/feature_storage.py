@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.typing import Array, FloatArray
@@ -26,12 +25,7 @@ _BLOCK_BYTES = 8 << 20
 class FeatureStorage:
     """Makes arrays in memory or, if there is a `folder`, in unnamed files there."""
 
-    folder: str = ""
-
-    @classmethod
-    def of(cls, config: Config) -> "FeatureStorage":
-        """Return the storage of a configuration."""
-        return cls(config.graph.features_dir)
+    folder: str
 
     def check(self) -> None:
         """Raise `InputError` if this rank cannot write to the folder."""

@@ -36,19 +36,6 @@ class FeatureScale:
     mean: FloatArray
     deviation: FloatArray
 
-    def tensors(self, name: str = "") -> dict[str, Tensor]:
-        """Return the tensors for checkpoints, named by node type."""
-        prefix = f"{name}." if name else ""
-        return {
-            f"{prefix}mean": torch.from_numpy(self.mean),
-            f"{prefix}deviation": torch.from_numpy(self.deviation),
-        }
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "FeatureScale":
-        """Return the scale from the `tensors` of an unnamed one."""
-        return cls(tensors["mean"].numpy(), tensors["deviation"].numpy())
-
 
 def far_columns(features: FloatArray) -> GlobalIndices:
     """Return the columns of features (N, F) that are much larger than the spread of another column.
@@ -142,17 +129,22 @@ class Scales:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors for checkpoints."""
-        items = self._scales.items()
-        return {key: value for name, scale in items for key, value in scale.tensors(name).items()}
+        tensors = {}
+        for name, scale in self._scales.items():
+            prefix = f"{name}." if name else ""
+            tensors[f"{prefix}mean"] = torch.from_numpy(scale.mean)
+            tensors[f"{prefix}deviation"] = torch.from_numpy(scale.deviation)
+        return tensors
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Scales":
         """Return the scales of a trained model from their `tensors`."""
-        by_name: dict[str, dict[str, Tensor]] = {}
+        by_name: dict[str, dict[str, FloatArray]] = {}
         for key, value in tensors.items():
             name, _, field = key.rpartition(".")
-            by_name.setdefault(name, {})[field] = value
-        return cls({name: FeatureScale.from_tensors(pair) for name, pair in by_name.items()})
+            by_name.setdefault(name, {})[field] = value.numpy()
+        pairs = by_name.items()
+        return cls({name: FeatureScale(pair["mean"], pair["deviation"]) for name, pair in pairs})
 
 
 _OF_EDGES = "-> "
@@ -235,7 +227,7 @@ def make_inputs(
     """
     names, widths = facts.type_names or ("",), facts.type_features or (facts.num_features,)
     inductive = config.train.inductive or facts.num_graphs > 0
-    storage = FeatureStorage.of(config)
+    storage = FeatureStorage(config.graph.features_dir)
     how, dtype = config.graph.normalize_features, config.train.dtype
     scaling = Scaling(grid, how, scales, dtype, storage.empty)
     tables: list[FloatArray | LocalCSR] = []
@@ -321,5 +313,5 @@ def _with_labels(
         if isinstance(table, LocalCSR):
             extended.append(table.beside(columns))
         else:
-            extended.append(FeatureStorage.of(config).beside([table, columns]))
+            extended.append(FeatureStorage(config.graph.features_dir).beside([table, columns]))
     return extended

@@ -100,8 +100,7 @@ def _visible(node_ids: GlobalIndices, share: float, key: DropoutKey) -> Mask:
     ones = np.ones((len(node_ids), 1), np.float32)
     kept = np.empty_like(ones)
     kernels.dropout_rows(ones, node_ids, key.at(_PLACE).word(), 1 - share, kept)
-    shown: Mask = kept[:, 0] > 0
-    return shown
+    return kept[:, 0] > 0
 
 
 @dataclass(frozen=True)
@@ -118,11 +117,9 @@ class LabelInputs:
     @classmethod
     def of(cls, config: Config, facts: GraphFacts) -> Self | None:
         """Return the label inputs of a configuration; None without label augmentation."""
-        share, types = (
-            config.train.label_augmentation,
-            map(facts.type_names.index, facts.labelled_types),
-        )
-        return cls(share, facts.num_classes, tuple(types)) if share > 0 else None
+        share, types = config.train.label_augmentation, facts.labelled_types
+        numbers = tuple(map(facts.type_names.index, types))
+        return cls(share, facts.num_classes, numbers) if share > 0 else None
 
     def shown(self, node_ids: GlobalIndices, seeds: tuple[int, int]) -> Mask:
         """Return a mask (n,) of visible labels, from original ids (n,), run's seed and epoch."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from hpcgnn.autograd import GraphMembers
-from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, bcast, redistribute
+from hpcgnn.comm import RowMap, RowRequest, agree, bcast, redistribute
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.stored import StoredRows
@@ -143,7 +143,7 @@ def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, 
     counts = np.concatenate([[0], np.cumsum(layer.allgather(len(own_graphs)))]).astype(np.int64)
     piece_map = RowMap(counts, grid.block)
     numbers = np.arange(piece_map.start, piece_map.stop, dtype=np.int64)
-    owners = even_rows(last + 1, grid).owner(own_graphs)
+    owners = even_rows(last + 1, grid.num_blocks).owner(own_graphs)
     # They arrive ordered by rank, so that piece numbers increase.
     numbers, graph_of_pieces = redistribute(layer, owners, numbers, own_graphs)
     ids, graphs = np.unique(graph_of_pieces, return_inverse=True)
@@ -159,9 +159,9 @@ def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, 
     return members, ids
 
 
-def even_rows(count: int, grid: ProcessGrid) -> RowMap:
+def even_rows(count: int, blocks: int) -> RowMap:
     """Divide `count` numbers evenly among the block rows."""
-    return RowMap(np.arange(grid.num_blocks + 1, dtype=np.int64) * count // grid.num_blocks, 0)
+    return RowMap(np.arange(blocks + 1, dtype=np.int64) * count // blocks, 0)
 
 
 @collective

@@ -30,7 +30,7 @@ from hpcgnn.graph.smoothing import Smoother, make_smoother
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.graph.structure import with_structure
 from hpcgnn.kernels import loading
-from hpcgnn.nn import GraphView, NodeFeatures
+from hpcgnn.nn import GraphView
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, EdgeTable, PatternRows, unite_relations
 from hpcgnn.spmd import collective
@@ -59,7 +59,7 @@ def load_graph(
     """
     grid, config, trace = context.grid, context.config, context.trace
     with trace.span("read.open"), agree(grid.world):
-        FeatureStorage.of(config).check()
+        FeatureStorage(config.graph.features_dir).check()
         store = GraphStore.open(config.graph.store, grid.world)
     with loading(lean=config.exchange.saves_memory), store:
         stored = StoredRows.share(context, store, reading.fields)
@@ -78,32 +78,20 @@ def load_graph(
             check_rows_read(grid.layer, store)
         with trace.span("read.features"):
             features = make_inputs(grid, config, facts, nodes, context.scales)
-    return _local_graph(stored, nodes, labelled, operators, facts, features)
-
-
-def _local_graph(
-    stored: StoredRows,
-    nodes: NodeBlock,
-    labelled: Labelled,
-    operators: "_Operators",
-    facts: GraphFacts,
-    features: NodeFeatures,
-) -> LocalGraph:
-    device = stored.context.device
     return LocalGraph(
-        grid=stored.context.grid,
+        grid=grid,
         row_map=stored.row_map,
         facts=facts,
         view=operators.view,
         adjacency=operators.adjacency,
         products=operators.products,
-        features=features.to(device.place),
-        scales=stored.context.scales,
+        features=features.to(context.device.place),
+        scales=context.scales,
         labels=labelled.labels,
         split=labelled.split,
         smoother=operators.smoother,
         details=operators.details,
-        device=device,
+        device=context.device,
         rows=operators.rows,
         graph_ids=labelled.ids if labelled.num_graphs else None,
         node_graph=nodes.graph if labelled.num_graphs else None,

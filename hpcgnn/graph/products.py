@@ -48,6 +48,8 @@ from hpcgnn.spmm import (
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
+_NO_TRAITS = NodeTraits()
+
 
 @dataclass(frozen=True, eq=False)
 class Operators:
@@ -394,11 +396,10 @@ class Products:
         make: Operators,
         matrices: Matrices,
         node_ids: GlobalIndices,
-        traits: NodeTraits | None = None,
+        traits: NodeTraits = _NO_TRAITS,
     ) -> None:
-        self._make, self.trace = make, make.trace
+        self._make, self.trace, self._traits = make, make.trace, traits
         self._matrices: Matrices | None = matrices
-        self._traits = NodeTraits() if traits is None else traits
         self.node_ids, self._ids = node_ids, make.device.ids(node_ids)
         whole = matrices.whole
         self._relation_rows = self._rows_by_relation(whole, np.ones(len(node_ids), np.bool_))
@@ -480,14 +481,18 @@ class Products:
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """All that is needed to make the products of a graph; see `adjacency_products`."""
+    """All that is needed to make the products of a graph; see `Products`.
+
+    `matrix` is this rank's block row, with a block of rows for each relation if the model
+    distinguishes them. `dtype` is float32 or float64.
+    """
 
     make: Operators
     matrix: DistCSR
     wanted: tuple[Aggregation, ...]
     dtype: DTypeLike
     node_ids: GlobalIndices
-    traits: NodeTraits
+    traits: NodeTraits = _NO_TRAITS
 
     @collective
     def products(self) -> Products:
@@ -518,24 +523,6 @@ class Adjacency:
 
 _APART = 1 << 40
 """The difference between the ids of a node's copies."""
-
-
-@collective
-def adjacency_products(
-    make: Operators,
-    matrix: DistCSR,
-    wanted: tuple[Aggregation, ...],
-    dtype: DTypeLike,
-    node_ids: GlobalIndices,
-    traits: NodeTraits | None = None,
-) -> Products:
-    """Return the products of an adjacency, in float32 or float64; see `Products`.
-
-    `matrix` is this rank's block row, with a block of rows for each relation if the model
-    distinguishes them.
-    """
-    traits = NodeTraits() if traits is None else traits
-    return Adjacency(make, matrix, wanted, dtype, node_ids, traits).products()
 
 
 def occupied_rows(matrix: DistCSR) -> Mask:

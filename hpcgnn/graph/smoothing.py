@@ -8,7 +8,7 @@ from torch import Tensor
 from hpcgnn.autograd import arithmetic
 from hpcgnn.graph.label_inputs import label_columns, training_mask
 from hpcgnn.graph.matrix import check_weights
-from hpcgnn.graph.products import adjacency_products, traced_sums
+from hpcgnn.graph.products import Adjacency, traced_sums
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import CorrectAndSmooth, Propagation
 from hpcgnn.operator import Aggregation, AggregationOperator, Transposed
@@ -63,7 +63,8 @@ def make_smoother(stored: StoredRows, nodes: NodeBlock) -> Smoother | None:
     check_weights(context, matrix)
     kinds = (Aggregation.SYMMETRIC, Aggregation.MEAN_IN)
     dtype = np.dtype(config.train.dtype)
-    products = adjacency_products(context.operators(), matrix, kinds, dtype, nodes.original_id)
+    adjacency = Adjacency(context.operators(), matrix, kinds, dtype, nodes.original_id)
+    products = adjacency.products()
     mean = products.operators[Aggregation.MEAN_IN]
     operators: dict[str, AggregationOperator] = {
         "DAD": products.operators[Aggregation.SYMMETRIC],

@@ -95,7 +95,7 @@ class StoredRows:
             if features and self.is_sparse:
                 nodes = read_rows(context.config, store, start, stop, split)
             elif features:
-                empty = FeatureStorage.of(context.config).empty
+                empty = FeatureStorage(context.config.graph.features_dir).empty
                 nodes = store.read_nodes(start, stop, split, empty=empty)
             else:
                 nodes = NodeBlock(

@@ -13,7 +13,7 @@ from hpcgnn.comm import ProcessGrid, RowMap, agree, redistribute
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.feature_storage import FeatureStorage
 from hpcgnn.graph.matrix import check_weights
-from hpcgnn.graph.products import adjacency_products
+from hpcgnn.graph.products import Adjacency
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import draw_vectors
 from hpcgnn.operator import Aggregation, AggregationOperator
@@ -113,8 +113,7 @@ class SpectralPositions:
     def _sum(self, rows: FloatArray) -> FloatArray:
         """Return the sums over the rows of all ranks."""
         sums = self._grid.sum_over_blocks
-        total: FloatArray = arithmetic().sums_and_count(torch.from_numpy(rows), sums)[:-1]
-        return total
+        return arithmetic().sums_and_count(torch.from_numpy(rows), sums)[:-1]
 
     def _inner(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return ``leftᵀ right`` over the rows of all ranks, the same bits on each."""
@@ -148,7 +147,8 @@ def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
 
     Raises `CollectiveInputError` if a block of the store cannot be read.
     """
-    if not stored.context.config.graph.num_structural:
+    options = stored.context.config.graph
+    if not options.num_structural:
         return nodes
     with stored.context.trace.span("read.structure"):
         columns = structural_features(stored, nodes.original_id)
@@ -156,7 +156,7 @@ def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
         return replace(nodes, sparse=_beside(nodes.sparse, columns, stored.store.num_features))
     tables = [columns] if nodes.features is None else [nodes.features, columns]
     with agree(stored.context.grid.world):
-        return replace(nodes, features=FeatureStorage.of(stored.context.config).beside(tables))
+        return replace(nodes, features=FeatureStorage(options.features_dir).beside(tables))
 
 
 def _beside(rows: SparseRows | None, columns: FloatArray, width: int) -> SparseRows:
@@ -212,7 +212,7 @@ def _operator(
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
     check_weights(context, matrix)
     make, dtype = context.operators(wide=True), np.dtype(np.float64)
-    return adjacency_products(make, matrix, (kind,), dtype, ids).operators[kind]
+    return Adjacency(make, matrix, (kind,), dtype, ids).products().operators[kind]
 
 
 def _project(

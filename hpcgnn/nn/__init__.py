@@ -1,7 +1,7 @@
 """Layers and models: plain torch modules over aggregation operators.
 
 A model receives a `GraphView` (operators and node ids) and node features, and returns a row of
-logits for each node. A new model is a file in models/ and an entry in `MODELS`.
+logits for each node. A new model is a file in `models` and an entry in `MODELS`.
 """
 
 from hpcgnn.nn.correct_smooth import CorrectAndSmooth, Propagation
@@ -13,7 +13,6 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.links import SCORERS, LinkModel, Scorer, make_link_model
 from hpcgnn.nn.losses import LINK_LOSSES, MeanLoss
 from hpcgnn.nn.model import (
-    ACTIVATIONS,
     EDGE_READER,
     JUMPING,
     EmbeddingModel,
@@ -25,31 +24,17 @@ from hpcgnn.nn.model import (
     NodeTraits,
     TrainableModule,
 )
-from hpcgnn.nn.models import (
-    APPNP,
-    GAT,
-    GCN,
-    GCNII,
+from hpcgnn.nn.models.ggnn import (
     GGNN,
-    GIN,
-    HGT,
-    MODELS,
     PROPAGATORS,
-    RGCN,
-    SIGN,
-    GATv2,
     GGNNShape,
-    GraphSAGE,
-    MixHop,
     Propagator,
     PropagatorName,
-    Transformer,
     candidate_loss,
-    find_model,
     make_ggnn,
-    make_model,
     make_propagator,
 )
+from hpcgnn.nn.models.registry import MODELS, find_model, make_model
 from hpcgnn.nn.node_types import (
     InputLayers,
     NodeFeatures,
@@ -59,19 +44,12 @@ from hpcgnn.nn.node_types import (
     draw_vectors,
 )
 from hpcgnn.nn.norm import NORMS, NORMS_OVER_NODES, make_norm
-from hpcgnn.nn.readout import READOUTS, Readout, make_graph_model
+from hpcgnn.nn.readout import READOUTS, make_graph_model
 from hpcgnn.nn.several import HeadedModel, SeveralModel, make_headed_model
 
 __all__ = [
-    "ACTIVATIONS",
-    "APPNP",
     "EDGE_READER",
-    "GAT",
-    "GCN",
-    "GCNII",
     "GGNN",
-    "GIN",
-    "HGT",
     "JUMPING",
     "LINK_LOSSES",
     "MODELS",
@@ -79,18 +57,14 @@ __all__ = [
     "NORMS_OVER_NODES",
     "PROPAGATORS",
     "READOUTS",
-    "RGCN",
     "SCORERS",
-    "SIGN",
     "CorrectAndSmooth",
     "EdgeLinear",
     "EdgeModel",
     "EdgeNetwork",
     "EdgeStateModel",
     "EmbeddingModel",
-    "GATv2",
     "GGNNShape",
-    "GraphSAGE",
     "GraphView",
     "HeadedModel",
     "InputLayers",
@@ -99,7 +73,6 @@ __all__ = [
     "Linear",
     "LinkModel",
     "MeanLoss",
-    "MixHop",
     "Model",
     "ModelShape",
     "NodeFeatures",
@@ -108,11 +81,9 @@ __all__ = [
     "Propagation",
     "Propagator",
     "PropagatorName",
-    "Readout",
     "Scorer",
     "SeveralModel",
     "TrainableModule",
-    "Transformer",
     "TypedModel",
     "TypedRows",
     "VectorOwners",

@@ -108,20 +108,14 @@ class EdgeNetwork(EdgeModule):
 class EdgePerceptron(EdgeNetwork):
     """``[e_ij +] MLP [x_i, x_j, e_ij]``; with the state added, it is also the new state.
 
-    `rest` follows the first map, if given. `residual` adds the edge's state. `keeps` stores the
-    outputs of the maps for the backward pass instead of recomputing them.
+    `rest` follows the first map, if given. `residual` adds the edge's state.
     """
 
     def __init__(
-        self,
-        first: EdgeLinear,
-        rest: Perceptron | None = None,
-        *,
-        residual: bool = False,
-        keeps: bool = False,
+        self, first: EdgeLinear, rest: Perceptron | None = None, *, residual: bool = False
     ) -> None:
         super().__init__(first)
-        self.rest, self.residual, self.keeps = rest, residual, keeps
+        self.rest, self.residual = rest, residual
 
     @override
     def chain(self) -> Chain:

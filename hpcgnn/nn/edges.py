@@ -65,8 +65,7 @@ class EdgeDecoder(nn.Module):
         by_end = (end.at(*order[:count]) for end, order in zip(ends, orders, strict=True))
         pairs = zip(*by_end, strict=True)
         hidden = [relu(self.first(*pair, features_EF) + of_relation) for pair in pairs]
-        outputs: Tensor = self.output((hidden[0] + hidden[1]) / 2 if self.symmetric else hidden[0])
-        return outputs
+        return self.output((hidden[0] + hidden[1]) / 2 if self.symmetric else hidden[0])
 
 
 class EdgeModel(EmbeddingModel):

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, dropout, widened
-from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
+from hpcgnn.autograd import ACTIVATIONS, DropoutKey, dropout, widened
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, HiddenModel, LayerView, ModelShape
 from hpcgnn.nn.norm import make_norm
@@ -99,7 +98,7 @@ class EvenModel(HiddenModel):
         x_NF = dropout(x_NF, graph.layer(0).node_ids, draw, shape.input_dropout)
         h_NH = self.input(x_NF)
         if self.activates_input:
-            h_NH = ACTIVATION_FUNCTIONS[shape.activation](h_NH)
+            h_NH = ACTIVATIONS[shape.activation].whole(h_NH)
         carried = self.first_carried(graph.layer(0), h_NH)
         return self.run_layers(range(len(self.layers)), graph, h_NH, carried, key)
 
@@ -108,7 +107,7 @@ class EvenModel(HiddenModel):
         self, indices: range, graph: GraphView, h_NH: Tensor, carried: Any, key: DropoutKey | None
     ) -> tuple[Tensor, Any]:
         """Run consecutive layers; return their output rows and the value carried to the next."""
-        activate, shape = ACTIVATION_FUNCTIONS[self.shape.activation], self.shape
+        activate, shape = ACTIVATIONS[self.shape.activation].whole, self.shape
         for index in indices:
             view = graph.layer(index)
             draw = None if key is None else key.at(index + 1)

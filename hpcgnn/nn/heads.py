@@ -34,8 +34,6 @@ class HeadsLayer(nn.Module):
         self, out_width: int, *, heads: int, average: bool, num_edge_features: int = 0
     ) -> None:
         super().__init__()
-        if not average and out_width % heads:
-            raise ValueError(f"{heads} heads do not divide a width of {out_width}")
         self.heads, self.average = heads, average
         self.width = out_width if average else out_width // heads
         self.edges: Linear | None = None

@@ -6,7 +6,7 @@ hidden, and a linear map of all their outputs, concatenated or by maximum, gives
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,12 +31,7 @@ from hpcgnn.autograd import (
 from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import NORMS_OVER_NODES, hold_shifts, make_norm
-from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
-
-ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    name: activation.whole for name, activation in ACTIVATIONS.items()
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +122,7 @@ class LayeredModel(Model):
         ids = self._view(graph, last - 1).output_ids
         draw = key.at(last) if key is not None else None
         rows = dropout(hidden.rows, ids, draw, self.shape.dropout)
-        logits: Tensor = self.output(rows, WIDENED)
-        return logits
+        return self.output(rows, WIDENED)
 
     @collective
     @override
@@ -197,7 +191,7 @@ class LayeredModel(Model):
         return plain and hidden and self.shape.activation == "relu"
 
     def _activated(self, out: Tensor) -> _Hidden:
-        activate = ACTIVATION_FUNCTIONS[self.shape.activation]
+        activate = ACTIVATIONS[self.shape.activation].whole
         if activate is relu and not self.layers_save_results:
             rows = relu_(out)
             result = rows.detach()
@@ -207,21 +201,6 @@ class LayeredModel(Model):
 
     def _view(self, graph: GraphView, index: int) -> LayerView:
         return graph.layer(index, self.steps_per_layer(self.shape))
-
-
-class EdgeLayeredModel(LayeredModel):
-    """Layers that combine a map of a node's own row with the messages of its in-edges."""
-
-    aggregations = (Aggregation.MESSAGES,)
-    maps_own_rows = True
-
-    @abstractmethod
-    def edge_layer(self, in_width: int, out_width: int, num_edge_features: int) -> nn.Module:
-        """Return a layer that reads `num_edge_features` of each edge; see `make_layer`."""
-
-    @override
-    def make_layer(self, index: int, in_width: int, out_width: int) -> nn.Module:
-        return self.edge_layer(in_width, out_width, self.shape.num_edge_features)
 
 
 @collective

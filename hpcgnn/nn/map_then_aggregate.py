@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpcgnn.autograd import SparseFeatures, aggregate, arithmetic
 from hpcgnn.nn.model import LayerView
-from hpcgnn.operator import Aggregation, AggregationOperator
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 
 
@@ -42,37 +42,22 @@ def mapped_first(x: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @collective
-def mapped_powers(
-    operators: Sequence[AggregationOperator], x: Tensor, weights: Sequence[Tensor]
-) -> list[Tensor]:
-    """Return ``A_1 X W_1ᵀ``, ``A_2 A_1 X W_2ᵀ`` and so on, differentiable in the weights.
-
-    Collective, and so is its backward pass. `x` are (N, F) sparse features, weights (any, F). All
-    maps are computed in one product, and each result is aggregated only as often as needed.
-    """
-    rows = arithmetic().linear(x, torch.cat(list(weights)))
-    powers = []
-    for operator, weight in zip(operators, weights, strict=True):
-        rows = aggregate(operator, rows)
-        powers.append(rows[:, : len(weight)])
-        rows = rows[:, len(weight) :]
-    return powers
-
-
-@collective
 def powers_of(view: LayerView, kind: Aggregation, x: Tensor, maps: Sequence[Any]) -> list[Tensor]:
     """Return ``Aʲ X W_jᵀ + b_j`` at the output nodes for j from 1, with one map for each power.
 
     Maps are `hpcgnn.nn.Linear`. Powers are repeated products, ``Aʲ X = A (Aʲ⁻¹ X)``, each computed
     once. Sparse rows are mapped before they are aggregated.
     """
-    operators = [step.operators[kind] for step in view.steps]
+    operators, powers = [step.operators[kind] for step in view.steps], []
     if isinstance(x, SparseFeatures):
-        powers = mapped_powers(operators, x, [linear.weight for linear in maps])
-        # Every power's rows include those of the layer's outputs.
-        powers = [view.after(index + 1, rows) for index, rows in enumerate(powers)]
-        return [_shifted(rows, linear.bias) for rows, linear in zip(powers, maps, strict=True)]
-    powers = []
+        # All maps are one product, and each result is aggregated only as often as needed.
+        rows = arithmetic().linear(x, torch.cat([linear.weight for linear in maps]))
+        for index, (operator, linear) in enumerate(zip(operators, maps, strict=True)):
+            rows, width = aggregate(operator, rows), len(linear.weight)
+            # Every power's rows include those of the layer's outputs.
+            powers.append(_shifted(view.after(index + 1, rows[:, :width]), linear.bias))
+            rows = rows[:, width:]
+        return powers
     for index, (operator, linear) in enumerate(zip(operators, maps, strict=True)):
         x = aggregate(operator, x)
         powers.append(linear(view.after(index + 1, x)))

@@ -51,9 +51,6 @@ EDGE_READER = lacks(
 )
 """The traits that layers with edge features lack."""
 
-ACTIVATIONS = ("relu", "elu", "gelu")
-"""Names of the functions between layers."""
-
 JUMPING = ("none", "concat", "max")
 """Names of the ways to join the outputs of all layers."""
 

@@ -17,20 +17,15 @@ class Perceptron(nn.Module):
     backward pass instead of recomputing them.
     """
 
+    keeps = False
+
     def __init__(
-        self,
-        widths: list[int],
-        activation: str,
-        *,
-        normed: bool = True,
-        residual: bool = False,
-        keeps: bool = False,
+        self, widths: list[int], activation: str, *, normed: bool = True, residual: bool = False
     ) -> None:
         super().__init__()
         self.maps = nn.ModuleList(Linear(*pair) for pair in pairwise(widths))
         self.norm = nn.LayerNorm(widths[-1]) if normed else None
-        self.activation = activation
-        self.residual, self.keeps = residual, keeps
+        self.activation, self.residual = activation, residual
 
     def chain(self, *before: ChainMap, residual: bool, widths: Sequence[int] = ()) -> Chain:
         """Return the perceptron as a chain, after a map or on inputs of `widths` side by side."""

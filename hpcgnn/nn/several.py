@@ -21,8 +21,7 @@ class HeadedModel(EmbeddingModel):
 
     @override
     def outputs(self, embeddings_NH: Tensor) -> Tensor:
-        logits_NC: Tensor = self.map(embeddings_NH)
-        return logits_NC
+        return self.map(embeddings_NH)
 
 
 def make_headed_model(encoder: NodeModel, width: int, outputs: int, seed: int) -> HeadedModel:

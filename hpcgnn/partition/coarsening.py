@@ -96,7 +96,7 @@ def finest_level(
     """
     row_map = rows.row_map
     row, column, edges = _sampled_rows(grid.layer, rows, density, seed)
-    indptr = offsets_of(row, row_map.num_local)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=row_map.num_local))])
     del row
     if rows.symmetric:
         return _level(grid, row_map, (indptr, column, edges), weights)
@@ -132,11 +132,6 @@ def _sampled_rows(
         rows.indptr, columns, ones, names, share, of_names, terms
     )
     return row, column if is_dense else names[column], edges
-
-
-def offsets_of(rows: LocalIndices, num_rows: int) -> Offsets:
-    """Return the CSR offsets, int64, of entries with the given ascending rows."""
-    return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))])
 
 
 def _both_ways(rows: BlockRow, edges: LocalIndices, number: int) -> Iterator[Entries]:
@@ -320,8 +315,7 @@ def _fits(groups: Array, weight: Offsets, room: Offsets, seats: Offsets) -> Arra
     before = np.concatenate([[0], np.cumsum(weight)])
     num_taken = before[1:] - before[first]
     position = np.arange(len(groups)) - first
-    fits: Array = (num_taken <= room[groups]) & (position < seats[groups])
-    return fits
+    return (num_taken <= room[groups]) & (position < seats[groups])
 
 
 def _among_themselves(

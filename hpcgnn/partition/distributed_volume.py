@@ -31,7 +31,7 @@ from hpcgnn.partition.metrics import VolumeMetrics, imbalance_of, work_of
 from hpcgnn.partition.nets import Pins, fetch_pins, joint_pins
 from hpcgnn.partition.parts import Partitioned
 from hpcgnn.partition.pattern import BlockRow, read_rows
-from hpcgnn.partition.refinement import Found, Terms, refine
+from hpcgnn.partition.refinement import Terms, refine
 from hpcgnn.partition.volume_balanced import MAX_PARTS, PRESENT, VolumeOptions
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
@@ -63,7 +63,8 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
         counts = best.counts
         if terms.objective == "joint":
             rows = read_rows(MpiGroup(comm), store, options.relations, options.undirected)
-            counts = _fetch_counts(comm, rows, best, terms.num_parts)
+            group = (np.arange(terms.num_parts) % comm.size).astype(np.int32)
+            counts = GroupShare(comm, fetch_pins(comm, rows), group, best.part).count(best.part)
         metrics = asdict(_metrics(comm, lengths, counts, best.part))
     metrics |= {"seconds": round(seconds, 3), "ranks": comm.size}
     return Partitioned(row_map, best.part, best.counts.work, metrics)
@@ -115,12 +116,6 @@ def _start(
 def _present(store: GraphStore, row_map: RowMap) -> LocalIndices:
     nodes = np.arange(row_map.start, row_map.stop)
     return (np.searchsorted(store.row_starts, nodes, side="right") - 1).astype(np.int32)
-
-
-@collective
-def _fetch_counts(comm: Communicator, rows: BlockRow, best: Found, num_parts: int) -> Counts:
-    group = (np.arange(num_parts) % comm.size).astype(np.int32)
-    return GroupShare(comm, fetch_pins(comm, rows), group, best.part).count(best.part)
 
 
 @collective

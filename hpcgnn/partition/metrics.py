@@ -112,12 +112,7 @@ def imbalance_of(work: Offsets, heaviest: Offsets) -> float:
 
 
 def exchange_volume(
-    graph: CSRGraph,
-    part: LocalIndices,
-    num_parts: int,
-    exchange: Exchange = "aware",
-    *,
-    threads: int = 0,
+    graph: CSRGraph, part: LocalIndices, num_parts: int, exchange: Exchange = "aware"
 ) -> dict[str, int]:
     """Return the rows that `exchange` moves in one forward aggregation, with one rank per part.
 
@@ -128,8 +123,7 @@ def exchange_volume(
     p and are equally wide, so q sends p as many rows as the cover has members. A backward
     aggregation moves the same rows the other way.
 
-    `part` is int32[n]; parts may be empty, and entries inside a part move nothing. `threads` is the
-    number of OpenMP threads for covers, 0 for the default; it does not change the result. Raises
+    `part` is int32[n]; parts may be empty, and entries inside a part move nothing. Raises
     `ValueError` for an unknown exchange, or a part array that does not fit the graph.
 
     The result has ``rows_total``; ``rows_max_send`` and ``rows_max_recv`` of the busiest sender and
@@ -146,7 +140,7 @@ def exchange_volume(
     traffic, lower_bound = _Traffic(num_parts), 0
     for p, rows, columns in _rows_by_part(graph, order, starts):
         lengths = graph.indptr[rows + 1] - graph.indptr[rows]
-        counts, bound = _received(lengths, position[columns], starts, p, exchange, threads)
+        counts, bound = _received(lengths, position[columns], starts, p, exchange)
         traffic.receive(counts)
         lower_bound += bound
     return {
@@ -159,7 +153,7 @@ def exchange_volume(
 
 
 def _received(
-    lengths: Offsets, columns: Offsets, starts: Offsets, p: int, exchange: Exchange, threads: int
+    lengths: Offsets, columns: Offsets, starts: Offsets, p: int, exchange: Exchange
 ) -> tuple[Offsets, int]:
     """Return the rows that part p receives from each part, and a lower bound of their sum.
 
@@ -171,9 +165,7 @@ def _received(
     ghosts, ghost_of_entry = np.unique(columns[outside], return_inverse=True)
     indptr = np.searchsorted(row_of_entry, np.arange(lengths.size + 1)).astype(np.int64)
     ghost_starts = np.searchsorted(ghosts, starts).astype(np.int64)
-    cover = kernels.vertex_cover(
-        indptr, ghost_of_entry.astype(np.int32), ghost_starts, threads=threads
-    )
+    cover = kernels.vertex_cover(indptr, ghost_of_entry.astype(np.int32), ghost_starts)
     bound = int(cover.lower_bound.sum())
     if exchange == "joint":
         return cover.fetched_rows + cover.pushed_rows, bound

@@ -33,22 +33,10 @@ class Pins:
     kinds: int
     weights: Offsets
 
-    @classmethod
-    def of(
-        cls, row_map: RowMap, indptr: Offsets, nets: Indices, kinds: int, weights: Offsets
-    ) -> "Pins":
-        """Return the pins of nodes whose nets are in CSR form."""
-        return cls(row_map, indptr[:-1], np.diff(indptr), nets, kinds, weights)
-
     @property
     def net_map(self) -> RowMap:
         """The owners of nets."""
         return RowMap(self.row_map.starts * self.kinds, self.row_map.block)
-
-    @property
-    def num_pins(self) -> int:
-        """Number of pins on this rank."""
-        return len(self.nets)
 
 
 @collective
@@ -100,9 +88,9 @@ def joint_pins(comm: Communicator, rows: BlockRow) -> Pins:
     pins = np.concatenate([nodes for nodes, _ in (*fetched, *pushed)])
     nets = np.concatenate([nets for _, nets in (*fetched, *pushed)])
     del fetched, pushed
-    indptr = np.zeros(row_map.num_local + 1, np.int64)
-    np.cumsum(np.bincount(pins, minlength=row_map.num_local), out=indptr[1:])
-    return Pins.of(row_map, indptr, nets[np.argsort(pins, kind="stable")], 2, _weights(comm, rows))
+    lengths = np.bincount(pins, minlength=row_map.num_local)
+    begins, nets = np.cumsum(lengths) - lengths, nets[np.argsort(pins, kind="stable")]
+    return Pins(row_map, begins, lengths, nets, 2, _weights(comm, rows))
 
 
 def _without_loops(rows: BlockRow) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:

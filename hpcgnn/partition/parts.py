@@ -64,9 +64,7 @@ class Partition:
 
     def row_starts(self) -> Offsets:
         """Return the first new row of each part and n at the end, int64[K + 1]."""
-        starts = np.zeros(self.num_parts + 1, np.int64)
-        np.cumsum(self.sizes(), out=starts[1:])
-        return starts
+        return np.concatenate([[0], np.cumsum(self.sizes())])
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +133,7 @@ def cut_evenly(weights: Offsets, num_parts: int) -> LocalIndices:
     the parts after it. No part is empty if there are enough items; otherwise the last parts are.
     """
     num_items = weights.size
-    before = np.zeros(num_items + 1, np.int64)
-    np.cumsum(weights, out=before[1:])
+    before = np.concatenate([[0], np.cumsum(weights)])
     ends = np.full(num_parts, num_items, np.int64)
     start = 0
     for part in range(num_parts - 1):

@@ -282,11 +282,8 @@ class _Mover:
         self, start: int, stop: int, relation: str, edge_columns: EdgeColumns
     ) -> tuple[CSRBlock, Array | None]:
         """Return some of this rank's rows of a relation, and the packed data of their edges."""
-        store, first, last = (
-            self._store,
-            self._order.old.start + start,
-            self._order.old.start + stop,
-        )
+        store, old = self._store, self._order.old
+        first, last = old.start + start, old.start + stop
         block = store.read_adjacency(first, last, relation)
         data = store.read_edge_data(first, last, relation) if edge_columns.has_data else EdgeData()
         if edge_columns.ordered:
@@ -443,8 +440,7 @@ def appender(store: GraphStore, writer: StoreWriter, name: str) -> Callable[[Arr
         return partial(writer.append_split, name=split)
     if name == "positions":
         return partial(writer.append_positions, box=store.box)
-    write: Callable[[Array], None] = getattr(writer, _APPENDERS[name])
-    return write
+    return getattr(writer, _APPENDERS[name])
 
 
 def copy_names(store: GraphStore, writer: StoreWriter, start: int, stop: int) -> None:

@@ -78,7 +78,9 @@ def refine(
     report(f"start: {best.describe()}")
     average = float(best.counts.work.sum()) / terms.num_parts
     bound = share.receive_bound(average, terms.imbalance) if priced else 0
-    rounds = (ROUNDS if grouping.has_several(terms.num_parts) else ROUNDS_ALONE)[terms.preset]
+    # With several groups rounds can differ.
+    several = grouping.num_groups(terms.num_parts) > 1
+    rounds = (ROUNDS if several else ROUNDS_ALONE)[terms.preset]
     for cycle in range(rounds):
         share.return_nets()
         del share
@@ -115,20 +117,17 @@ class Grouping:
     def at_random(self, num_parts: int) -> LocalIndices:
         """Return a random rank, int32, for each part."""
         generator = np.random.default_rng(self._seed)
-        return generator.permutation(num_parts).astype(np.int32) % self._num_groups(num_parts)
+        return generator.permutation(num_parts).astype(np.int32) % self.num_groups(num_parts)
 
-    def has_several(self, num_parts: int) -> bool:
-        """Return whether there are several groups, so that rounds can differ."""
-        return self._num_groups(num_parts) > 1
-
-    def _num_groups(self, num_parts: int) -> int:
+    def num_groups(self, num_parts: int) -> int:
+        """Return the number of groups."""
         # A part that is alone on a rank could not exchange nodes with any other.
         return max(1, min(self._comm.size, num_parts // PARTS_PER_GROUP))
 
     @collective
     def next(self, counts: Counts) -> LocalIndices:
         """Return the rank of each part, int32, for the next round."""
-        num_groups = self._num_groups(len(counts.work))
+        num_groups = self.num_groups(len(counts.work))
         group: LocalIndices | None = None
         if self._comm.rank == 0:
             generator = np.random.default_rng(self._seed + len(self._before))
@@ -150,10 +149,8 @@ class Grouping:
         num_parts = len(counts.work)
         has_nearest = counts.nearest >= 0
         row = np.repeat(np.arange(num_parts), has_nearest.sum(axis=1))
-        column, nets = (
-            counts.nearest[has_nearest],
-            counts.nearest_nets[has_nearest].astype(np.float64),
-        )
+        column = counts.nearest[has_nearest]
+        nets = counts.nearest_nets[has_nearest].astype(np.float64)
         met = sum((labels[row] == labels[column] for labels in self._before), np.zeros(len(row)))
         # Parts that have met before gain less from each other.
         nets *= 0.5**met
@@ -165,8 +162,7 @@ class Grouping:
         weights = np.ceil(near.data).astype(np.int64)
         graph = (near.indptr, near.indices, weights, np.maximum(counts.work, 1))
         seed = int(generator.integers(METIS_SEEDS))
-        group: LocalIndices = weighted_metis(graph, num_groups, seed, GROUP_IMBALANCE)
-        return group
+        return weighted_metis(graph, num_groups, seed, GROUP_IMBALANCE)
 
 
 def dealt(loads: Offsets, num_groups: int, generator: np.random.Generator) -> LocalIndices:

@@ -235,5 +235,4 @@ def _sketched_metis(
         return cluster % num_parts
     sketch = (offsets, neighbours, edge_weights, node_weights)
     part = weighted_metis(sketch, num_parts, *_metis_terms(options))
-    labels: LocalIndices = part[cluster]
-    return labels
+    return part[cluster]

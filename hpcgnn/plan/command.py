@@ -174,17 +174,17 @@ def plans_of(config: Config, source: Sequence[Feature] = ()) -> list[Feature]:
         name = f"hpcgnn plan of train.task = {show(config.train.task)}"
         counted = "pairs and read-outs are counted without copies"
         features.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("train.task",)))
-    if any(a.passes_messages for a in find_model(config.model.name).aggregations):
-        name = f"hpcgnn plan of model.name = {show(config.model.name)}"
+    aggregations = find_model(config.model.name).aggregations
+    of_model = f"hpcgnn plan of model.name = {show(config.model.name)}"
+    if any(a.passes_messages for a in aggregations):
         counted = "messages are counted without copies, each of which computes all of its block row"
-        features.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
-    if any(a.attends for a in find_model(config.model.name).aggregations):
-        name = f"hpcgnn plan of model.name = {show(config.model.name)}"
+        features.append(Feature(of_model, lacks({Trait.REPLICAS: counted}), ("model.name",)))
+    if any(a.attends for a in aggregations):
         counted = "with equal bits its rows are counted only in one copy of a stored graph"
         if source or config.train.task == "fields":
-            features.append(Feature(name, lacks({Trait.EQUAL_BITS: counted}), ("model.name",)))
+            features.append(Feature(of_model, lacks({Trait.EQUAL_BITS: counted}), ("model.name",)))
         elif config.train.reproducible:
-            features.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
+            features.append(Feature(of_model, lacks({Trait.REPLICAS: counted}), ("model.name",)))
     if config.train.task == "graphs" and config.sampling.topology == "partitioned":
         name, counted = "sampling.topology = 'partitioned'", "its shares on ranks are not counted"
         features.append(Feature(name, lacks({Trait.PLANNED: counted}), ("sampling.topology",)))

@@ -22,7 +22,7 @@ from hpcgnn.comm import (
     Transfer,
 )
 from hpcgnn.plan.clock import computing_s
-from hpcgnn.plan.traffic import Movement, PatternKey, Reduction, RowTransfer, Traffic, Window
+from hpcgnn.plan.traffic import Movement, Pairs, PatternKey, Reduction, RowTransfer, Traffic, Window
 from hpcgnn.spmm import Channel, Combine, Fetch, GhostExchange, Packing, Push, ReplicaSum
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
@@ -214,7 +214,8 @@ class WantedRows:
         fetched = np.repeat(fetched[None], replication, axis=0)
         sums = np.zeros((2, 2, blocks, replication, replication), np.int64)
         none = np.zeros(blocks, np.int64)
-        return Traffic.of_all(fetched, np.zeros_like(fetched), sums, none, num_rows, num_rows)
+        pairs = Pairs.of_all(fetched, np.zeros_like(fetched))
+        return Traffic.of_pairs(pairs, sums, none, num_rows, num_rows)
 
     def of_rank(self, block: int, key: PatternKey) -> Callable[..., CountedRequest]:
         """Return the function that makes the request of a rank from its ``comm`` and a ``log``."""

@@ -27,7 +27,7 @@ from hpcgnn.plan.peers import Answers, PatternShare
 from hpcgnn.plan.shape import Edges, Entries, Shape
 from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey
 from hpcgnn.plan.traffic import ALL, Pairs, PatternKey, Ranks, Traffic
-from hpcgnn.sparse import DistCSR, EdgeTable
+from hpcgnn.sparse import EdgeTable
 from hpcgnn.sparse.pieces import distinct
 from hpcgnn.spmm import CoverSplit, find_method
 from hpcgnn.spmm.cover import Cover, all_columns, all_rows
@@ -56,7 +56,8 @@ class DegreeGraph(PlannedGraph):
         self.by_relation = any(a.by_relation for a in self.wanted)
         # Whether nodes aggregate from themselves too.
         self.loops = any(a.self_loops for a in self.wanted)
-        self.entries, names, self._reverses = _entries(config, edges, self.by_relation)
+        # `reverses` are the relations of the reverse edges.
+        self.entries, names, self.reverses = _entries(config, edges, self.by_relation)
         self.num_relations = len(names) or 1
         structural = config.graph.num_structural
         bare = len(shape.types) == 1 and not shape.types[0].num_features + structural
@@ -143,10 +144,6 @@ class DegreeGraph(PlannedGraph):
         self._drawn.append(DrawnRow(parts, part, self.entries, self.reach, **kinds))
         return self._drawn[-1]
 
-    def reverse(self, relations: Array) -> Array:
-        """Return the relations of the reverse edges."""
-        return self._reverses[relations]
-
     @property
     @override
     def keys(self) -> tuple[PatternKey, ...]:
@@ -214,20 +211,19 @@ class DegreeSurvey(Survey):
         fetched, pushed = _Counts(blocks, 5), _Counts(blocks, 6)
         if method.received is None:
             fetched.fill(lambda _: self._columns)
+        elif method.cover is all_columns:
+            fetched.fill(self._ghosts())
+        elif method.cover is all_rows:
+            pushed.fill(self._sums())
         else:
-            if method.cover is all_columns:
-                fetched.fill(self._ghosts())
-            elif method.cover is all_rows:
-                pushed.fill(self._sums())
-            else:
-                # A hub's row is pushed and its column fetched, whether or not the other side has
-                # hubs. So the shares depend on the reader only.
-                used, left = self._covered(blocks, method.cover)
-                by, of = _totals(self._ghosts(), blocks)
-                share_of = of / max(of.sum(), 1)
-                fetched.fill(lambda readers: (used * by)[readers, None] * share_of)
-                rows, _ = _totals(self._sums(), blocks)
-                pushed.fill(lambda readers: (left * rows)[readers, None] / blocks)
+            # A hub's row is pushed and its column fetched, whether or not the other side has hubs.
+            # So the shares depend on the reader only.
+            used, left = self._covered(blocks, method.cover)
+            by, of = _totals(self._ghosts(), blocks)
+            share_of = of / max(of.sum(), 1)
+            fetched.fill(lambda readers: (used * by)[readers, None] * share_of)
+            rows, _ = _totals(self._sums(), blocks)
+            pushed.fill(lambda readers: (left * rows)[readers, None] / blocks)
 
         def pieces() -> Iterator[Pairs]:
             for readers in _pieces(blocks):
@@ -287,7 +283,8 @@ class DegreeSurvey(Survey):
             return Answers(peers, rows, out, into, (), (), np.diff(starts))
 
         sent = traffic.served(part)
-        received = _counts(matrix, matrix.ghosts[split.used])
+        owners = matrix.row_map.owner(matrix.ghosts[split.used])
+        received = np.bincount(owners, minlength=blocks)
         own = matrix.column_nodes
         own = np.arange(matrix.shape[1], dtype=np.int32) if own is None else own
         if not len(own):
@@ -296,7 +293,7 @@ class DegreeSurvey(Survey):
         fetch, pushed = answers(requested.astype(np.int64), sent, received), None
         if not traffic.moved["pushed"][0][0].any():
             return PatternShare(matrix, traffic.operator_size, fetch, fetch, None)
-        pushed = row.left_here(self._key, method.cover, matrix, self._graph.reverse)
+        pushed = row.left_here(self._key, method.cover, matrix, self._graph.reverses)
         rows, _ = split.pushed_entries(matrix)
         num_rows = np.int64(matrix.result_map.num_rows)
         owners, rows = np.divmod(
@@ -433,10 +430,6 @@ def _united(
         same = [reached(readers) for other, reached in sets if other == key]
         total = total + size * (1 - prod(1 - reached / size for reached in same))
     return np.asarray(total)
-
-
-def _counts(matrix: DistCSR, nodes: GlobalIndices) -> Array:
-    return np.bincount(matrix.row_map.owner(nodes), minlength=matrix.row_map.num_blocks)
 
 
 def _chosen(config: Config, shape: Shape) -> list[Edges]:

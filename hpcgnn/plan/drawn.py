@@ -6,7 +6,7 @@ with a share s of the nodes unless none of its d neighbours is there, with proba
 1 - (1 - s)^d for any graph. A part with more ends than others needs more, see `attractions`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,11 +84,6 @@ class DrawnEnds:
             left -= drawn[part]
         self.drawn: Array = drawn
         """(parts, classes) nodes of each degree; int32 halves the memory of a large plan."""
-
-    @property
-    def of_part(self) -> Array:
-        """(parts,) float64 number of ends of each part."""
-        return np.asarray(self.drawn @ self.ends.degrees)
 
     def degrees_of(self, part: int) -> Array:
         """Return (nodes of the type in the part,) float64 degrees."""
@@ -391,11 +386,11 @@ class DrawnRow:
         )
 
     def left_here(
-        self, key: PatternKey, cover: Cover, pattern: DistCSR, reverse: Callable[[Array], Array]
+        self, key: PatternKey, cover: Cover, pattern: DistCSR, reverses: LocalIndices
     ) -> PushedEntries:
         """Return the entries that others would push to this rank, from a cover of the transpose.
 
-        `reverse` maps relations to those of the transpose.
+        `reverses` are the relations of the transpose, by relation.
         """
         row_map, (inputs, _) = self._row_map, self._sets_of(key)
         owners = row_map.owner(self._columns)
@@ -408,9 +403,9 @@ class DrawnRow:
             drawn = np.random.default_rng([self.part, 4]).random(len(ghosts))[numbers]
             by_relation = np.array([entries.relation for entries in self._entries])
             several = np.array([share[by_relation == r].mean() for r in range(self._num_relations)])
-            left &= drawn < several[reverse(relations)]
+            left &= drawn < several[reverses[relations]]
         far, owners, nodes = self._columns[left], owners[left], nodes[left]
-        relations = reverse(relations[left])
+        relations = reverses[relations[left]]
         size = np.diff(row_map.starts)[owners]
         first = row_map.starts[owners]
         targets = first * self._num_relations + relations * size + far - first

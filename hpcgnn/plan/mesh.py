@@ -150,6 +150,10 @@ class Boxes:
         """The number of the full-size box in the small grid."""
         return int(self.small.numbers(np.array([[min(cut - 1, 2) // 2] for cut in self.cuts]))[0])
 
+    def on_small(self, ranks: Ranks) -> Ranks:
+        """Return the ranks that hold the small grid."""
+        return replace(ranks, starts=self.small.starts, per_host=None)
+
     @cached_property
     def kinds(self) -> Array:
         """(axes, boxes) int64 position in the small grid of the box of the same kind."""
@@ -201,19 +205,6 @@ def write_boxes(path: Path, shape: MeshShape, boxes: Boxes) -> None:
         writer.set_partition(boxes.starts, "boxes", 0, {})
 
 
-@dataclass(frozen=True, eq=False)
-class _Small:
-    """The small grid of `boxes` as a plan reads it, and the configuration with its store."""
-
-    boxes: Boxes
-    whole: WholeGraph
-    config: Config
-
-    def ranks(self, ranks: Ranks) -> Ranks:
-        """Return the ranks that hold the small grid."""
-        return replace(ranks, starts=self.boxes.small.starts, per_host=None)
-
-
 class MeshGraph(Planned):
     """A mesh as a configuration trains on it.
 
@@ -231,16 +222,17 @@ class MeshGraph(Planned):
         self._grid, self._config, self._shape, self._stack = grid, config, shape, stack
         self._folder = stack.enter_context(scratch_folder())
         self.store_bytes = shape.store_bytes
-        self._made: dict[int, _Small] = {}
+        self._made: dict[int, tuple[Boxes, WholeGraph, Config]] = {}
 
-    def _small(self, blocks: int) -> _Small:
+    def _small(self, blocks: int) -> tuple[Boxes, WholeGraph, Config]:
+        """Return the boxes, their small grid as a plan reads it, and the configuration with it."""
         if blocks not in self._made:
             boxes, path = Boxes.of(self._shape.nodes, blocks), self._folder / f"{blocks}.h5"
             write_boxes(path, self._shape, boxes.small)
             config = replace(self._config, graph=replace(self._config.graph, store=str(path)))
             store = self._stack.enter_context(GraphStore.open(path))
             # Keep one only, because they are large and choices come by number of blocks.
-            self._made = {blocks: _Small(boxes, WholeGraph(self._grid, config, store), config)}
+            self._made = {blocks: (boxes, WholeGraph(self._grid, config, store), config)}
         return self._made[blocks]
 
     @override
@@ -253,26 +245,26 @@ class MeshGraph(Planned):
 
     @override
     def survey(self, key: PatternKey, ranks: Ranks) -> "MeshSurvey":
-        small = self._small(ranks.num_blocks)
-        return MeshSurvey(small.boxes, small.whole.survey(key, small.ranks(ranks)))
+        boxes, whole, _ = self._small(ranks.num_blocks)
+        return MeshSurvey(boxes, whole.survey(key, boxes.on_small(ranks)))
 
     @override
     def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
-        small = self._small(ranks.num_blocks)
-        surveys = small.whole.surveys(small.ranks(ranks))
-        return {key: MeshSurvey(small.boxes, survey) for key, survey in surveys.items()}
+        boxes, whole, _ = self._small(ranks.num_blocks)
+        surveys = whole.surveys(boxes.on_small(ranks))
+        return {key: MeshSurvey(boxes, survey) for key, survey in surveys.items()}
 
     @override
     def share(
         self, config: Config, ranks: Ranks, surveys: Mapping[PatternKey, Survey], block: int
     ) -> Share:
         # The largest inner box needs most and represents all.
-        small = self._small(ranks.num_blocks)
-        config = replace(config, graph=small.config.graph)
+        boxes, whole, on_small = self._small(ranks.num_blocks)
+        config = replace(config, graph=on_small.graph)
         of_small = {
             key: survey.small for key, survey in surveys.items() if isinstance(survey, MeshSurvey)
         }
-        return small.whole.share(config, small.ranks(ranks), of_small, small.boxes.whole)
+        return whole.share(config, boxes.on_small(ranks), of_small, boxes.whole)
 
 
 class MeshSurvey(Survey):
@@ -284,7 +276,7 @@ class MeshSurvey(Survey):
     @override
     def traffic(self, ranks: Ranks) -> Traffic:
         boxes, small = self._boxes, self._boxes.small
-        counted = self.small.traffic(replace(ranks, starts=small.starts, per_host=None))
+        counted = self.small.traffic(boxes.on_small(ranks))
         between = np.zeros((2, small.starts.size - 1, small.starts.size - 1), np.int64)
         for known in counted.pieces():
             between[:, known.readers, known.owners] = known.fetched[0], known.pushed[0]

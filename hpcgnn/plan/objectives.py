@@ -17,7 +17,7 @@ from hpcgnn.config.joined import width_of, with_one_width
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import training_mask
-from hpcgnn.graph.labelled import Labelled
+from hpcgnn.graph.labelled import Labelled, even_rows
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.plan.counted_messages import WantedRows
@@ -63,8 +63,7 @@ class Predicted:
 
     def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
         """Return the objective of a rehearsed rank, whose requests are counted. Collective."""
-        objective: GraphObjective = self.objective_type(graph, config)
-        return objective
+        return self.objective_type(graph, config)
 
     def repeats(self, config: Config) -> Sequence[int] | None:
         """Return how often each rehearsed step occurs in an epoch; None: once."""
@@ -199,8 +198,7 @@ class WholeGraphs(Predictions):
         return begins, graphs, self._owners(graphs, len(parts))
 
     def _owners(self, graphs: GlobalIndices, blocks: int) -> LocalIndices:
-        count = int(self._labelled.ids[-1]) + 1
-        return RowMap(np.arange(blocks + 1, dtype=np.int64) * count // blocks, 0).owner(graphs)
+        return even_rows(int(self._labelled.ids[-1]) + 1, blocks).owner(graphs)
 
     @override
     def trained(self, starts: Offsets) -> Array:
@@ -247,10 +245,7 @@ class PredictedLinks(Predicted):
             for share, needed in self.needed.items()
         }
         tested = {name: Tested(edges, pairs[name], None) for name, edges in self.judged.items()}
-        objective: GraphObjective = self.objective_type(
-            graph, config, self.links, _FirstPairs(pairs["train"], tested)
-        )
-        return objective
+        return self.objective_type(graph, config, self.links, _FirstPairs(pairs["train"], tested))
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,10 +335,7 @@ class RankEdges(Predicted):
 
         edges = self.edges
         trained, judged = requesting("train", edges.trained), requesting("judged", edges.judged)
-        objective: GraphObjective = self.objective_type(
-            graph, config, replace(edges, trained=trained, judged=judged)
-        )
-        return objective
+        return self.objective_type(graph, config, replace(edges, trained=trained, judged=judged))
 
 
 class WholeEdges(Predictions):
@@ -405,8 +397,7 @@ class PredictedFields(Predicted):
         few = replace(config, fields=replace(config.fields, evaluated=1, noise=noise))
         # Scale the fields, as numbers in arbitrary units could overflow.
         scales = measure(graph.grid, series, config.fields.predict)
-        objective: GraphObjective = self.objective_type(graph, few, series, scales)
-        return objective
+        return self.objective_type(graph, few, series, scales)
 
     @override
     def repeats(self, config: Config) -> Sequence[int]:

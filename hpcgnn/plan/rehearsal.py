@@ -28,7 +28,6 @@ from hpcgnn.graph.inputs import Scales, make_inputs
 from hpcgnn.graph.local_graph import LocalGraph, node_traits
 from hpcgnn.graph.products import Adjacency, ExactOperators, Matrices, Operators, Products
 from hpcgnn.kernels import loading, reused_memory
-from hpcgnn.nn import NodeTraits
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.plan.clock import computing_s, waited_for_core
 from hpcgnn.plan.counted_messages import CountedExchange, CountedSum, Log, SilentTransport, at_once
@@ -109,17 +108,16 @@ class RehearsedOperators(Operators):
 
     @override
     def exchange(self, pattern: DistCSR, node_ids: GlobalIndices) -> Exchange:
-        key = self._key_of(pattern)
-        method = find_method(self.config.method)
-
-        def make_ghosts(channel: Channel, ghosts: Ghosts) -> Any:
-            # This is the exchange of training; only the messages below it are simulated.
-            exchange = method.make_ghosts(channel, ghosts)
-            return CountedExchange(exchange, self.log, key, channel, pushed=ghosts.pushed)
-
+        key, method = self._key_of(pattern), self.config.method
         channel = self.channel(KnownPeers(self.grid, self.share.patterns[key]), node_ids)
+        make_ghosts = partial(self._counted, method, key)
         make_sum = partial(CountedSum, self.log, key)
-        return Exchange(channel, pattern, method.cover, make_ghosts, make_sum)
+        return Exchange(channel, pattern, find_method(method).cover, make_ghosts, make_sum)
+
+    def _counted(self, method: str, key: PatternKey, channel: Channel, ghosts: Ghosts) -> Any:
+        # This is the exchange of training; only the messages below it are simulated.
+        exchange = find_method(method).make_ghosts(channel, ghosts)
+        return CountedExchange(exchange, self.log, key, channel, pushed=ghosts.pushed)
 
     def _key_of(self, pattern: DistCSR) -> PatternKey:
         """Return the key of a pattern of the share, or of a scaling of one.
@@ -145,12 +143,8 @@ class RehearsedExact(RehearsedOperators, ExactOperators):
     @override
     def _moving(self, method: str, channel: Channel, pattern: DistCSR) -> Exchange:
         key = exact_key(self._key_of(pattern), method, pattern.num_relations)
-
-        def make_ghosts(channel: Channel, ghosts: Ghosts) -> Any:
-            exchange = find_method(method).make_ghosts(channel, ghosts)
-            return CountedExchange(exchange, self.log, key, channel, pushed=ghosts.pushed)
-
         channel = replace(channel, peers=KnownPeers(channel.grid, self.share.patterns[key]))
+        make_ghosts = partial(self._counted, method, key)
         return Exchange(channel, pattern, find_method(method).cover, make_ghosts)
 
     @override
@@ -310,19 +304,18 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
             share=share,
             log=moved.append,
         )
-        nodes = share.nodes
+        nodes, ids, block = share.nodes, share.nodes.original_id, share.patterns[ALL].block
         # Keep the heap and buffers as training does, or each epoch would pay for their pages.
         with loading(lean=config.exchange.saves_memory):
             traits = node_traits(make.device, nodes, share.edges.means, config.train.precision)
-            products = Products(make, ShareMatrices(share), nodes.original_id, traits)
+            products = Products(make, ShareMatrices(share), ids, traits)
         moved.clear()
         # Preparation depends on the epochs of the run, not on those of the rehearsal.
         exchange = replace(config.exchange, prepare="before")
         prepared = replace(share.config, exchange=exchange, train=whole_run)
-        adjacency = RehearsedAdjacency(
-            make, share.patterns[ALL].block, share.aggregations, *_of_nodes(share, traits)
-        )
-        graph = replace(_local_graph(grid, share, products), adjacency=adjacency)
+        dtype, wanted = config.train.dtype, share.aggregations
+        adjacency = RehearsedAdjacency(make, block, wanted, dtype, ids, traits)
+        graph = _local_graph(grid, share, products, adjacency)
         task, repeats = _task(alone, graph, prepared, share, moved.append)
         once = tuple(moved)
         stack.enter_context(reused_memory())
@@ -330,15 +323,15 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         seconds, movements = [], []
         for _ in range(epochs):
             steps = _epoch(run, task, repeats, moved)
-            seconds.append(sum(step.seconds for step in steps))
-            movements.append(_moves(steps))
+            seconds.append(sum(step_s for _, step_s in steps))
+            movements.append(in_turn(steps))
             began, before = computing_s(), waited_for_core()
             row = run.end_epoch(stop=False)[0]
         evaluate_s = max(row["evaluate_s"] - (waited_for_core() - before), 0)
         peak_bytes = status_bytes("VmHWM")
         before_more = tuple(moved)
         while sum(seconds) < _ENOUGH_S and len(seconds) < _MOST_EPOCHS:
-            seconds.append(sum(step.seconds for step in _epoch(run, task, repeats, moved)))
+            seconds.append(sum(step_s for _, step_s in _epoch(run, task, repeats, moved)))
         moved[:] = before_more
         parts, rehearsed = share.predicted.judgements
         of_part = _since(began, moved[: len(moved) // rehearsed])
@@ -349,7 +342,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
             # Record only its exchanges: the first group has most samples, so none needs more.
             grid.group = group
             run_of_group = SeedRun(task, config, config.train.seeds[0], TraceRecorder.off())
-            first, later = (_moves(_epoch(run_of_group, task, repeats, moved)) for _ in range(2))
+            first, later = (in_turn(_epoch(run_of_group, task, repeats, moved)) for _ in range(2))
             groups[group] = first, later
         # The last epoch includes the evaluation, of which equal parts may have been left out. The
         # first epoch makes transposes and buffers and is not counted.
@@ -365,34 +358,26 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         )
 
 
-@dataclass(frozen=True)
-class _Step:
-    """The seconds of a step, and its exchanges."""
-
-    seconds: float
-    moves: Moves
-
-    @classmethod
-    @collective
-    def of(cls, run: SeedRun, step: Callable[[Any], Any], moved: list[Any]) -> "_Step":
-        """Run a step, whose exchanges are logged in `moved`."""
-        began = computing_s()
-        run.step(step)
-        if run.gradient_bytes:
-            moved.append(Reduction(run.gradient_bytes, at_once()))
-        epoch = cls(computing_s() - began, _since(began, moved))
-        moved.clear()
-        return epoch
+@collective
+def _step(run: SeedRun, step: Callable[[Any], Any], moved: list[Any]) -> tuple[Moves, float]:
+    """Run a step, whose exchanges are logged in `moved`; return these and its seconds."""
+    began = computing_s()
+    run.step(step)
+    if run.gradient_bytes:
+        moved.append(Reduction(run.gradient_bytes, at_once()))
+    seconds, moves = computing_s() - began, _since(began, moved)
+    moved.clear()
+    return moves, seconds
 
 
 @collective
 def _epoch(
     run: SeedRun, task: Task[Any], repeats: Sequence[int] | None, moved: list[Any]
-) -> list[_Step]:
+) -> list[tuple[Moves, float]]:
     """Rehearse an epoch and return its steps; a rehearsed step may be repeated for several."""
     moved.clear()
     run.begin_epoch()
-    steps = [_Step.of(run, step, moved) for step in task.steps(run.seed, run.epoch)]
+    steps = [_step(run, step, moved) for step in task.steps(run.seed, run.epoch)]
     counts = [1] * len(steps) if repeats is None else repeats
     return [step for step, count in zip(steps, counts, strict=True) for _ in range(count)]
 
@@ -400,10 +385,6 @@ def _epoch(
 def _since(began_s: float, moves: Moves) -> Moves:
     """Return moves with times relative to `began_s`."""
     return in_turn([((), -began_s), (moves, 0.0)])
-
-
-def _moves(steps: Sequence[_Step]) -> Moves:
-    return in_turn((step.moves, step.seconds) for step in steps)
 
 
 def _left(first: Moves, later: Moves) -> Moves:
@@ -472,12 +453,9 @@ class HeardSums(TraceRecorder):
         return super().span(name, **details)
 
 
-def _of_nodes(share: Share, traits: NodeTraits) -> tuple[Any, GlobalIndices, NodeTraits]:
-    assert share.nodes.original_id is not None
-    return share.config.train.dtype, share.nodes.original_id, traits
-
-
-def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGraph:
+def _local_graph(
+    grid: ProcessGrid, share: Share, products: Products, adjacency: Adjacency
+) -> LocalGraph:
     scales = Scales()
     features = make_inputs(grid, share.config, share.facts, share.nodes, scales)
     return LocalGraph(
@@ -485,6 +463,7 @@ def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGr
         row_map=share.row_map,
         facts=share.facts,
         view=products.view,
+        adjacency=adjacency,
         products=products,
         features=features,
         scales=scales,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
 
 import numpy as np
 from typing_extensions import override
@@ -10,7 +9,7 @@ from typing_extensions import override
 from hpcgnn.comm import Place, Request, RowMap
 from hpcgnn.plan.peers import Answers, PatternShare
 from hpcgnn.plan.share import Survey
-from hpcgnn.plan.traffic import Ranks, RowTransfer, Traffic
+from hpcgnn.plan.traffic import Pairs, Ranks, RowTransfer, Traffic
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.spmm import CoverSplit, LayerGhosts, PushedEntries, ReplicaShares, find_method
 from hpcgnn.storage import row_positions
@@ -132,19 +131,6 @@ def _all_or(numbers: LocalIndices | None, count: int) -> GlobalIndices:
 
 
 @dataclass(frozen=True, eq=False)
-class Needs:
-    """The needs of the ranks of one layer for a pattern.
-
-    `fetched` are the nodes that each rank fetches, `pushed` the global rows that each rank pushes
-    to, and `sizes` (blocks,) int64 the numbers of columns of the block rows.
-    """
-
-    fetched: LayerGhosts
-    pushed: LayerGhosts
-    sizes: Array
-
-
-@dataclass(frozen=True, eq=False)
 class StoredSurvey(Survey):
     """The needs of all block rows of a stored pattern, for all replicas together.
 
@@ -164,6 +150,8 @@ class StoredSurvey(Survey):
         As in `Traffic`.
     by_replica
         Whether replicas share the work; with messages, each replica does all of it.
+    adapt
+        Returns the ranks on which the rows move.
     terms
         For `nodes` and for `targets`, the numbers of terms of their sums; None if rows are not sums
         of integers.
@@ -177,13 +165,21 @@ class StoredSurvey(Survey):
     sizes: Array
     sums: Array
     by_replica: bool
+    adapt: Callable[[Ranks], Ranks]
     terms: tuple[Sequence[Array], Sequence[Array]] | None = None
 
     @classmethod
     def of(
-        cls, whole: DistCSR, ranks: Ranks, *, by_replica: bool = True, of_integers: bool = False
+        cls,
+        whole: DistCSR,
+        ranks: Ranks,
+        *,
+        by_replica: bool = True,
+        of_integers: bool = False,
+        adapt: Callable[[Ranks], Ranks] = lambda ranks: ranks,
     ) -> "StoredSurvey":
         """Return the survey of a pattern, or of a matrix of integers, in one block."""
+        ranks = adapt(ranks)
         copies, cover = ranks.exchange.replication, find_method(ranks.exchange.method).cover
         pushed = np.zeros(whole.diagonal.nnz, np.bool_)
         nodes, into, onto = [], [np.empty(0, np.int32)], [np.empty(0, np.int64)]
@@ -222,10 +218,10 @@ class StoredSurvey(Survey):
         terms = None
         if of_integers:
             terms = fetched_terms, np.split(np.concatenate(pushed_terms)[order], bounds)
-        return cls(whole, nodes, targets, pushed, entries, sizes, sums, by_replica, terms)
+        return cls(whole, nodes, targets, pushed, entries, sizes, sums, by_replica, adapt, terms)
 
-    def layer(self, ranks: Ranks, replica: int) -> Needs:
-        """Return the needs of one layer of the grid."""
+    def layer(self, ranks: Ranks, replica: int) -> tuple[LayerGhosts, LayerGhosts]:
+        """Return the nodes that ranks of a layer fetch, and the global rows that they push to."""
         handled, hosts = self._handled(ranks, replica), ranks.hosts(replica)
         row_map = RowMap(ranks.starts, 0)
         is_handled = [handled[row_map.owner(ghosts)] for ghosts in self.nodes]
@@ -241,7 +237,7 @@ class StoredSurvey(Survey):
         fetched, pushed = self.terms or (None, None)
         sequential = ranks.exchange.schedule == "sequential"
         rows = ranks.starts * self.whole.num_relations
-        return Needs(
+        return (
             LayerGhosts(
                 ranks.starts,
                 of_nodes(self.nodes),
@@ -256,51 +252,52 @@ class StoredSurvey(Survey):
                 sequential,
                 None if pushed is None else of_targets(pushed),
             ),
-            self.sizes,
         )
 
     def _handled(self, ranks: Ranks, replica: int) -> Mask:
-        return ranks.handled(replica) | (not self.by_replica)
+        """Return a mask of the block columns that a replica multiplies."""
+        turns = np.arange(ranks.num_blocks) % ranks.exchange.replication
+        return (turns == replica) | (not self.by_replica)
 
     @override
     def traffic(self, ranks: Ranks) -> Traffic:
+        ranks = self.adapt(ranks)
         copies, blocks = ranks.exchange.replication, ranks.num_blocks
         fetched, pushed = np.zeros((2, copies, blocks, blocks), np.int64)
         received = find_method(ranks.exchange.method).received
         by_terms: dict[tuple[RowTransfer, int], Array] = {}
         for replica in range(copies):
-            needs = self.layer(ranks, replica)
+            layers = self.layer(ranks, replica)
             if received is None:
-                fetched[replica] = np.where(self._handled(ranks, replica), needs.sizes, 0)
+                fetched[replica] = np.where(self._handled(ranks, replica), self.sizes, 0)
                 np.fill_diagonal(fetched[replica], 0)
             else:
-                asked = received(needs.fetched), received(needs.pushed)
+                asked = received(layers[0]), received(layers[1])
                 fetched[replica], back = (np.array([e.counts for e in pairs]) for pairs in asked)
                 pushed[replica] = back.T
                 if self.terms is not None:
                     transfers: tuple[RowTransfer, RowTransfer] = ("fetched", "pushed")
-                    layers = needs.fetched, needs.pushed
                     for what, requests, layer in zip(transfers, asked, layers, strict=True):
                         for log_terms, counts in _by_terms(requests, layer).items():
                             of_all = by_terms.setdefault((what, log_terms), np.zeros_like(fetched))
                             of_all[replica] = counts if what == "fetched" else counts.T
         sizes = self.sums, self.entries, *self.whole.shape
-        return Traffic.of_all(fetched, pushed, *sizes, by_terms=by_terms)
+        return Traffic.of_pairs(Pairs.of_all(fetched, pushed, by_terms), *sizes)
 
     @override
     def share(self, ranks: Ranks, place: Place) -> PatternShare:
-        whole, traffic = self.whole, self.traffic(ranks)
+        whole, traffic, ranks = self.whole, self.traffic(ranks), self.adapt(ranks)
         blocks = BlockRows(whole, ranks.starts)
         matrix, pushed = blocks[place.block], None
         # `traffic` does not tell: some exchanges count only sums that leave a host.
         if self.pushed.any():
             pushed = PushedEntries.of(matrix, *blocks.pushed_to(place.block, self.pushed))
-        needs = self.layer(ranks, place.replica)
+        fetched, pushing = self.layer(ranks, place.replica)
         return PatternShare(
             matrix,
             traffic.operator_size,
-            _answers(ranks, needs, needs.fetched, place, whole.column_nodes),
-            _answers(ranks, needs, needs.pushed, place, whole.row_nodes),
+            _answers(ranks, self.sizes, fetched, place, whole.column_nodes),
+            _answers(ranks, self.sizes, pushing, place, whole.row_nodes),
             pushed,
         )
 
@@ -332,62 +329,23 @@ def _by_terms(requests: Sequence[Request], layer: LayerGhosts) -> dict[int, Arra
     return by_log
 
 
-@dataclass(frozen=True, eq=False)
-class AdaptedSurvey(Survey):
-    """The survey of a pattern whose rows move on adapted `Ranks`."""
-
-    stored: StoredSurvey
-    adapt: Callable[[Ranks], Ranks]
-
-    @classmethod
-    def of_copies(cls, wide: DistCSR, ranks: Ranks, copies: int) -> "AdaptedSurvey":
-        """Return the survey of copies of a matrix side by side, in one block."""
-        adapt = methodcaller("of_copies", copies)
-        return cls(StoredSurvey.of(wide, adapt(ranks)), adapt)
-
-    @classmethod
-    def by_method(
-        cls, whole: DistCSR, ranks: Ranks, method: str, *, of_integers: bool
-    ) -> "AdaptedSurvey":
-        """Return the survey of a pattern in one block whose rows travel by `method`, all at once.
-
-        Every replica does all of the work.
-        """
-        adapt = methodcaller("by", method)
-        stored = StoredSurvey.of(whole, adapt(ranks), by_replica=False, of_integers=of_integers)
-        return cls(stored, adapt)
-
-    @override
-    def traffic(self, ranks: Ranks) -> Traffic:
-        return self.stored.traffic(self.adapt(ranks))
-
-    @override
-    def share(self, ranks: Ranks, place: Place) -> PatternShare:
-        return self.stored.share(self.adapt(ranks), place)
-
-
-def count_traffic(whole: DistCSR, ranks: Ranks) -> Traffic:
-    """Return the rows that an exchange moves between block rows of a matrix in one block."""
-    return StoredSurvey.of(whole, ranks).traffic(ranks)
-
-
 def _answers(
     ranks: Ranks,
-    needs: Needs,
+    sizes: Array,
     ghosts: LayerGhosts,
     place: Place,
     stored: LocalIndices | None,
 ) -> Answers:
     """Return the answers of the other ranks to the one at `place`.
 
-    `needs` and `ghosts` are those of all ranks of the layer. `stored` are the nodes that the arrays
+    `sizes` and `ghosts` are those of all ranks of the layer. `stored` are the nodes that the arrays
     of all ranks hold, in order; None: all.
     """
     received, no_nodes = find_method(ranks.exchange.method).received, np.empty(0, np.int64)
     if received is None:
         none = np.empty(0, np.int32)
         rows = _rows_at_owners(ghosts, place.block, stored)
-        return Answers(none, no_nodes, none, none, (), (), needs.sizes, rows)
+        return Answers(none, no_nodes, none, none, (), (), sizes, rows)
     # What a rank sends follows from what others receive.
     requests = received(ghosts)
 
@@ -410,7 +368,7 @@ def _answers(
         counts[peers],
         tuple(ghosts.nodes[mate] for mate in mates),
         tuple(sent_by(mate) for mate in mates),
-        needs.sizes,
+        sizes,
     )
 
 

@@ -65,11 +65,6 @@ class Ranks:
         plain = replace(self.exchange, method=method, schedule="resident", prefetch=0)
         return replace(self, exchange=plain)
 
-    def handled(self, replica: int) -> Array:
-        """Return a mask of the block columns that a replica multiplies."""
-        blocks = np.arange(self.num_blocks)
-        return np.asarray(blocks % self.exchange.replication == replica)
-
     def hosts(self, replica: int) -> LocalIndices:
         """Return (blocks,) int32 the host of each rank of a layer, numbered by first ranks."""
         hosts = self.hosts_of_grid[replica :: self.exchange.replication]
@@ -109,7 +104,10 @@ class Pairs:
 
     @classmethod
     def of_all(
-        cls, fetched: Array, pushed: Array, by_terms: Mapping[tuple[RowTransfer, int], Array]
+        cls,
+        fetched: Array,
+        pushed: Array,
+        by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
     ) -> "Pairs":
         """Return a list of the pairs of (replication, blocks, blocks) that exchange something."""
         readers, owners = np.nonzero((fetched + pushed).any(axis=0))
@@ -172,17 +170,6 @@ class Traffic:
     def of_pairs(cls, pairs: Pairs, *sizes: Any) -> "Traffic":
         """Return the traffic of pairs that are in memory."""
         return cls(lambda: [pairs], *sizes)
-
-    @classmethod
-    def of_all(
-        cls,
-        fetched: Array,
-        pushed: Array,
-        *sizes: Any,
-        by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
-    ) -> "Traffic":
-        """Return the traffic of rows (replication, blocks, blocks) for all readers and owners."""
-        return cls.of_pairs(Pairs.of_all(fetched, pushed, by_terms), *sizes)
 
     @property
     def num_blocks(self) -> int:

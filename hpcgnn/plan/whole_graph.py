@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from hpcgnn.plan.counted_messages import WantedRows
 from hpcgnn.plan.objectives import Predicted, ReadRows, find_predictions
 from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey, numbered_edges
-from hpcgnn.plan.survey import AdaptedSurvey, StoredSurvey
+from hpcgnn.plan.survey import StoredSurvey
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key, exact_key
 from hpcgnn.sparse import DistCSR, EdgeTable, active_sets, copies_of, restrict, round_weights
 from hpcgnn.spmd import collective
@@ -100,16 +101,22 @@ class WholeGraph(PlannedGraph):
     def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
         copies = self._predictions.copies(ranks.exchange)
         wide: dict[PatternKey, Survey] = {
-            copies_key(count): AdaptedSurvey.of_copies(
-                self._side_by_side(ranks.starts, count), ranks, count
+            copies_key(count): StoredSurvey.of(
+                self._side_by_side(ranks.starts, count),
+                ranks,
+                adapt=methodcaller("of_copies", count),
             )
             for count in copies
         }
         by_pattern = super().surveys(ranks) | wide
         if self._config.train.reproducible and any(a.attends for a in self.wanted):
             by_pattern |= {
-                exact_key(key, method, moved.num_relations): AdaptedSurvey.by_method(
-                    moved, ranks, method, of_integers=self._table is None
+                exact_key(key, method, moved.num_relations): StoredSurvey.of(
+                    moved,
+                    ranks,
+                    by_replica=False,
+                    of_integers=self._table is None,
+                    adapt=methodcaller("by", method),
                 )
                 for key, pattern in self.patterns.items()
                 for method, moved in (

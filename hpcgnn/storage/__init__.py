@@ -50,7 +50,6 @@ from hpcgnn.storage.instances.schema import (
 )
 from hpcgnn.storage.instances.store import InstanceStore, InstanceWriter, is_instance_store
 from hpcgnn.storage.predictions import (
-    NODES,
     PREDICTION_FORMATS,
     CsvPredictions,
     H5Predictions,
@@ -69,7 +68,6 @@ __all__ = [
     "GRAPH_DTYPE",
     "HDF5_VERSION",
     "MAX_NODE_TYPES",
-    "NODES",
     "PREDICTION_FORMATS",
     "ROLLOUT_FORMATS",
     "SPARSE_FEATURES",

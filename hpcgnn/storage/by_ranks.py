@@ -24,34 +24,12 @@ from hpcgnn.storage import OpenStore, ShareSizes, StoreHeader, StoreShare, Store
 
 
 @contextlib.contextmanager
+@collective
 def open_store(
     ranks: RankGroup,
     path: Path,
     header: StoreHeader,
     sizes: Callable[[], ShareSizes],
-    declare: Callable[[StoreWriter], None],
-) -> Iterator[StoreWriter]:
-    """Yield each rank a writer for its rows, see `store_by_ranks`; leaving completes the store.
-
-    `sizes` is called only if there are several ranks, which need it to place their rows.
-    """
-    if ranks.comm is None:
-        with StoreWriter(path, header) as writer:
-            yield writer
-        return
-    with ranks.agree():
-        sizes_here = sizes()
-    with store_by_ranks(ranks.comm, path, header, sizes_here, declare) as writer:
-        yield writer
-
-
-@contextlib.contextmanager
-@collective
-def store_by_ranks(
-    comm: Communicator,
-    path: Path,
-    header: StoreHeader,
-    sizes: ShareSizes,
     declare: Callable[[StoreWriter], None],
 ) -> Iterator[StoreWriter]:
     """Yield each rank a writer for its rows; leaving the block completes the store.
@@ -61,23 +39,32 @@ def store_by_ranks(
     chunk (1 MiB) of the whole store.
 
     Rank 0 writes the attributes of the whole store, and it alone records parts. `path` is in a
-    directory that all hosts share, `header` is the same on all ranks, and `sizes` says how much
-    this rank will append. `declare` is called with the writer on every rank: in the same order, it
-    appends an empty block of every dataset that any rank will append to. Append inside an `agree`.
-    If a rank cannot write, all raise `CollectiveInputError` and no file is left.
+    directory that all hosts share, and `header` is the same on all ranks. `sizes` and `declare` are
+    called only if there are several ranks. `sizes` says how much this rank will append, to place
+    its rows. `declare` is called with the writer on every rank: in the same order, it appends an
+    empty block of every dataset that any rank will append to. Append inside an `agree`. If a rank
+    cannot write, all raise `CollectiveInputError` and no file is left.
     """
-    counts = sizes.counts()
+    comm = ranks.comm
+    if comm is None:
+        with StoreWriter(path, header) as writer:
+            yield writer
+        return
+    with agree(comm):
+        sizes_here = sizes()
+    counts = sizes_here.counts()
     before, total = exclusive_sum(comm, counts), counts.copy()
     allreduce_sum(comm, total)
     with contextlib.ExitStack() as stack:
         share = None
         with agree(comm):
             if comm.rank == 0:
-                share = stack.enter_context(StoreShare(path, header, sizes, (before, total), None))
+                made = StoreShare(path, header, sizes_here, (before, total), None)
+                share = stack.enter_context(made)
         temporary = bcast(comm, None if share is None else share.temporary)
         with agree(comm):
             if share is None:
-                made = StoreShare(path, header, sizes, (before, total), temporary)
+                made = StoreShare(path, header, sizes_here, (before, total), temporary)
                 share = stack.enter_context(made)
             declare(share)
             share.declared()

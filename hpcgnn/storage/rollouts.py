@@ -338,8 +338,7 @@ class Rollout:
     def read(self, name: str, step: int) -> FloatArray:
         """Return the values (n, F), or (m, F), of a field at a step, counted from 0."""
         group = "edge_values" if name in self.edge_names else "values"
-        values: FloatArray = self._file[f"{group}/{link_name(name)}"][step]
-        return values
+        return self._file[f"{group}/{link_name(name)}"][step]
 
     def columns(self, name: str) -> list[str]:
         """Return the names of a node field's columns, empty strings for columns without a name."""

@@ -268,7 +268,7 @@ def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Con
         # A resumed run keeps its choice.
         return with_method(config, start.before.exchange.method)
     choice, chosen = with_chosen_exchange(start.grid, config)
-    session["exchange_choice"] = choice.as_json()
+    session["exchange_choice"] = dataclasses.asdict(choice)
     if start.grid.rank == 0:
         report(choice.describe())
     return chosen

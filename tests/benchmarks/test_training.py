@@ -15,7 +15,7 @@ from benchmarks.training_share import copy_with_split, draw_split
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.gallery import planted, planted_types
-from hpcgnn.graph.products import adjacency_products, make_operators
+from hpcgnn.graph.products import Adjacency, make_operators
 from hpcgnn.operator import Aggregation
 from hpcgnn.partition import block, read_pattern
 from hpcgnn.partition.permute import write_partitioned
@@ -130,13 +130,13 @@ def test_active_edges_are_those_of_the_engine(comm: MPI.Intracomm, comm_tmp_path
     with ProcessGrid(comm) as grid:
         row_map = RowMap(uneven_starts(97, comm.size, 7), grid.block)
         both = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
-        products = adjacency_products(
+        products = Adjacency(
             make_operators(grid, ExchangeConfig(method="joint"), TraceRecorder.off()),
             block_row(matrix, row_map),
             both,
             np.float64,
             np.arange(row_map.num_local),
-        )
+        ).products()
         targets = split[row_map.start : row_map.stop] == Split.TRAIN
         views = products.active_views(targets, layers).layers
         counted = sum(each.operators[kind].size.num_entries for each in views[1:] for kind in both)

@@ -213,7 +213,7 @@ def test_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
     """Modules that do not parse, do not load, or contain something else."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    whole = b"from hpcgnn.nn import GCN\n\nclass Mine(GCN):\n    own_options = {'a': 1}\n"
+    whole = b"from hpcgnn.nn.models import GCN\n\nclass Mine(GCN):\n    own_options = {'a': 1}\n"
     names = ("fuzzed:Mine", "fuzzed:", ":Mine", "fuzzed.x:Mine", "..fuzzed:Mine", "fuzzed:GCN:x")
     for rng in generators(count):
         (tmp_path / "fuzzed.py").write_bytes(damaged(rng, whole))

@@ -12,7 +12,7 @@ from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.inspect import exchange_volume, inspect_path
 from hpcgnn.inspect.show import show
-from hpcgnn.storage import GraphArrays, StoreHeader, StoreWriter, store_from_arrays
+from hpcgnn.storage import GraphArrays, SortedRows, StoreHeader, StoreWriter, store_from_arrays
 from tests.support.run_here import run_here
 
 COMMAND = find_command("inspect")
@@ -44,7 +44,7 @@ def ring(tmp_path: Path) -> Path:
     path = tmp_path / "ring.h5"
     columns = (np.arange(8) - 1) % 8
     with StoreWriter(path, StoreHeader(name="ring", num_nodes=8)) as writer:
-        writer.append_adjacency(np.arange(9), columns)
+        writer.append_rows(SortedRows(np.arange(9), columns))
         writer.set_partition([0, 2, 2, 4, 8], "block", 5, {"total_rows": 3})
     return path
 
@@ -139,7 +139,7 @@ def test_parts(ring: Path) -> None:
 def test_imbalance_forgives_a_heavy_row(tmp_path: Path) -> None:
     path = tmp_path / "star.h5"
     with StoreWriter(path, StoreHeader(name="star", num_nodes=5)) as writer:
-        writer.append_adjacency([0, 4, 5, 5, 5, 5], [1, 2, 3, 4, 0])
+        writer.append_rows(SortedRows(np.array([0, 4, 5, 5, 5, 5]), np.array([1, 2, 3, 4, 0])))
         writer.set_partition([0, 1, 5], "block", 0, {})
     assert inspect_path(path)["parts"]["edges"]["imbalance"] == 0.0
 

@@ -8,7 +8,7 @@ import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import adjacency_products, make_operators
+from hpcgnn.graph.products import Adjacency, make_operators
 from hpcgnn.nn import (
     CorrectAndSmooth,
     Propagation,
@@ -79,7 +79,7 @@ def test_equals_the_recipe(
         config = ExchangeConfig(method=exchange, replication=replication)
         ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
         make = make_operators(grid, config, TraceRecorder.off())
-        products = adjacency_products(make, block_row(matrix, row_map), kinds, np.float64, ids)
+        products = Adjacency(make, block_row(matrix, row_map), kinds, np.float64, ids).products()
         mean = products.operators[Aggregation.MEAN_IN]
         operator = {
             "DAD": products.operators[Aggregation.SYMMETRIC],

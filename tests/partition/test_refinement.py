@@ -180,8 +180,8 @@ def test_heavy_nodes_get_parts_of_their_own(comm: MPI.Intracomm) -> None:
     weights = np.array([50, 3, 60, 2, 55, 1, 4, 2])
     row_map = RowMap(np.linspace(0, 8, comm.size + 1).astype(np.int64), comm.rank)
     mine = slice(row_map.start, row_map.stop)
-    empty = np.zeros(row_map.num_local + 1, np.int64), np.zeros(0, np.int32)
-    pins = Pins.of(row_map, *empty, 1, weights[mine])
+    empty = *np.zeros((2, row_map.num_local), np.int64), np.zeros(0, np.int32)
+    pins = Pins(row_map, *empty, 1, weights[mine])
     part = whole(comm, separate_heavy(comm, pins, np.zeros(8, np.int32)[mine], 4))
     assert len(set(part[[0, 2, 4]])) == 3
     assert part[2] == 0

@@ -23,13 +23,13 @@ from hpcgnn.plan.estimates import (
     fastest,
     waiting,
 )
-from hpcgnn.plan.traffic import ALL, Reduction, Traffic, Window, in_turn
+from hpcgnn.plan.traffic import ALL, Pairs, Reduction, Traffic, Window, in_turn
 
 
 def traffic(entries: list[int]) -> dict[tuple[int | None, str], Traffic]:
     none = np.zeros((1, len(entries), len(entries)), np.int64)
     sums = np.zeros((2, 2, len(entries), 1, 1), np.int64)
-    return {ALL: Traffic.of_all(none, none, sums, np.array(entries), 40, 40)}
+    return {ALL: Traffic.of_pairs(Pairs.of_all(none, none), sums, np.array(entries), 40, 40)}
 
 
 @pytest.mark.parametrize(

@@ -14,20 +14,21 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.comm import agree
+from hpcgnn.comm import RankGroup, agree
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import (
     EdgeData,
     GraphStore,
     Names,
     ShareSizes,
+    SortedRows,
     SparseRows,
     StoreHeader,
     StoreWriter,
 )
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
-from hpcgnn.storage.by_ranks import store_by_ranks
+from hpcgnn.storage.by_ranks import open_store
 
 CHUNK = 256
 """Bytes of a chunk in these tests."""
@@ -104,8 +105,8 @@ class Made:
         indices, bounds = values["indices"][entries], bounds - bounds[0]
         if self.typed:
             data, weights = values["data"].take(entries), values["weights"][entries]
-            writer.append_adjacency(bounds, indices, weights, "r", data)
-            writer.append_adjacency(np.zeros_like(bounds), indices[:0], None, "r%")
+            writer.append_rows(SortedRows(bounds, indices, weights, data), "r")
+            writer.append_rows(SortedRows(np.zeros_like(bounds), indices[:0]), "r%")
             types = values["types"][rows]
             writer.append_types(types)
             writer.append_type_features("a", values["features"][rows][types == 0])
@@ -113,7 +114,7 @@ class Made:
             writer.append_type_features("ab", values["features"][:0])
             writer.append_type_features("c/d", values["other"][rows][types == 2])
         else:
-            writer.append_adjacency(bounds, indices)
+            writer.append_rows(SortedRows(bounds, indices))
             if self.sparse:
                 features = SparseRows.of(values["features"][rows])
                 writer.append_sparse_features(features.to_store())
@@ -138,7 +139,8 @@ class Made:
         start, stop = bounds[comm.rank : comm.rank + 2]
         sizes = self.sizes(start, stop)
         declare = declare or (lambda writer: self.append(writer, 0, 0))
-        with store_by_ranks(comm, path, self.header, sizes, declare) as writer, agree(comm):
+        store = open_store(RankGroup.of(comm), path, self.header, lambda: sizes, declare)
+        with store as writer, agree(comm):
             (append or self.append)(writer, start, stop)
 
 
@@ -352,7 +354,8 @@ def test_rows_of_relations_may_be_of_other_nodes(comm: MPI.Intracomm, comm_tmp_p
 
     def append(writer: StoreWriter, nodes: slice, rows: slice) -> None:
         bounds = made.values["indptr"][rows.start : rows.stop + 1]
-        writer.append_adjacency(bounds - bounds[0], made.values["indices"][bounds[0] : bounds[-1]])
+        indices = made.values["indices"][bounds[0] : bounds[-1]]
+        writer.append_rows(SortedRows(bounds - bounds[0], indices))
         writer.append_features(made.values["features"][nodes])
         writer.append_labels(made.values["labels"][nodes])
 
@@ -360,7 +363,8 @@ def test_rows_of_relations_may_be_of_other_nodes(comm: MPI.Intracomm, comm_tmp_p
         append(writer, slice(0, 0), slice(0, 0))
 
     path = comm_tmp_path / "together.h5"
-    with store_by_ranks(comm, path, made.header, sizes, declare) as share, agree(comm):
+    store = open_store(RankGroup.of(comm), path, made.header, lambda: sizes, declare)
+    with store as share, agree(comm):
         append(share, slice(start, stop), slice(low, high))
     if comm.rank:
         return

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.autograd import ACTIVATIONS
 from hpcgnn.config.joined import OF_PAIRS
 from hpcgnn.config.training import JOINED
-from hpcgnn.nn import ACTIVATIONS, JUMPING, LINK_LOSSES, MODELS, NORMS, READOUTS, SCORERS
+from hpcgnn.nn import JUMPING, LINK_LOSSES, MODELS, NORMS, READOUTS, SCORERS
 from hpcgnn.spmm import METHODS
 from hpcgnn.support import Reasons
 from tests.support.oracle_fields import edge_words, field_words, with_series
@@ -156,7 +157,7 @@ def _model(rng: np.random.Generator, name: str, graph: OracleGraph) -> Iterator[
         "teleport": float(rng.choice([0.0, 0.1, 0.5])),
         "num_bases": int(rng.integers(0, 3)),
         "norm": rng.choice(list(NORMS)),
-        "activation": rng.choice(ACTIVATIONS),
+        "activation": rng.choice(list(ACTIVATIONS)),
         "residual": "true",
         "jumping": rng.choice(JUMPING),
         "edge_features": "true",

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from hpcgnn.nn import GCN
+from hpcgnn.nn.models import GCN
 
 
 class Many(GCN):

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.config.config import Config
-from hpcgnn.storage import EdgeData, FieldInfo, StoreHeader, StoreWriter
+from hpcgnn.storage import EdgeData, FieldInfo, SortedRows, StoreHeader, StoreWriter
 from tests.support.matrices import ugly_matrix
 from tests.support.training import make_config
 
@@ -140,7 +140,7 @@ def write_series(
                 )
                 features = np.cos(np.column_stack(pairs)), pairs[0][:, None] < 3
                 data = EdgeData(np.concatenate(features, axis=1).astype(np.float32))
-            writer.append_adjacency(matrix.indptr, matrix.indices, None, "", data)
+            writer.append_rows(SortedRows(matrix.indptr, matrix.indices, None, data))
             writer.append_original_id(order)
             if fields.features is not None:
                 writer.append_features(fields.features[order])

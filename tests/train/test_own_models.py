@@ -34,7 +34,8 @@ PREDICT = find_command("predict")
 
 MODULE = """
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.nn import GCN, Model
+from hpcgnn.nn import Model
+from hpcgnn.nn.models import GCN
 from mpi4py import MPI
 
 class Bare(Model):

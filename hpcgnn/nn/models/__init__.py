@@ -1,20 +1,10 @@
-"""The models, one file each; `MODELS` has them by their names in configurations."""
+"""The models, one file each; `registry.MODELS` has them by their names in configurations."""
 
 from hpcgnn.nn.models.appnp import APPNP
 from hpcgnn.nn.models.gat import GAT, GATv2
 from hpcgnn.nn.models.gatedgcn import GatedGCN
 from hpcgnn.nn.models.gcn import GCN
 from hpcgnn.nn.models.gcnii import GCNII
-from hpcgnn.nn.models.ggnn import (
-    GGNN,
-    PROPAGATORS,
-    GGNNShape,
-    Propagator,
-    PropagatorName,
-    candidate_loss,
-    make_ggnn,
-    make_propagator,
-)
 from hpcgnn.nn.models.gin import GIN
 from hpcgnn.nn.models.gine import GINE
 from hpcgnn.nn.models.hgt import HGT
@@ -22,7 +12,6 @@ from hpcgnn.nn.models.meshgraphnet import MeshGraphNet
 from hpcgnn.nn.models.mixhop import MixHop
 from hpcgnn.nn.models.nnconv import NNConv
 from hpcgnn.nn.models.pna import PNA
-from hpcgnn.nn.models.registry import MODELS, find_model, make_model
 from hpcgnn.nn.models.rgat import RGAT
 from hpcgnn.nn.models.rgcn import RGCN
 from hpcgnn.nn.models.sage import GraphSAGE
@@ -34,29 +23,18 @@ __all__ = [
     "GAT",
     "GCN",
     "GCNII",
-    "GGNN",
     "GIN",
     "GINE",
     "HGT",
-    "MODELS",
     "PNA",
-    "PROPAGATORS",
     "RGAT",
     "RGCN",
     "SIGN",
     "GATv2",
-    "GGNNShape",
     "GatedGCN",
     "GraphSAGE",
     "MeshGraphNet",
     "MixHop",
     "NNConv",
-    "Propagator",
-    "PropagatorName",
     "Transformer",
-    "candidate_loss",
-    "find_model",
-    "make_ggnn",
-    "make_model",
-    "make_propagator",
 ]

@@ -5,8 +5,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, aggregate, blend, dropout, widened
-from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
+from hpcgnn.autograd import ACTIVATIONS, DropoutKey, aggregate, blend, dropout, widened
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, Model, ModelShape
 from hpcgnn.operator import Aggregation
@@ -61,5 +60,5 @@ class APPNP(Model):
             h_NH = dropout(h_NH, ids, draw, self.shape.dropout_before(index))
             h_NH = self.layers[index](h_NH)
             if index < len(self.layers) - 1:
-                h_NH = ACTIVATION_FUNCTIONS[self.shape.activation](h_NH)
+                h_NH = ACTIVATIONS[self.shape.activation].whole(h_NH)
         return h_NH

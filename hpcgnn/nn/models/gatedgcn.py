@@ -4,10 +4,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeResult, arithmetic, layer_norm
+from hpcgnn.autograd import ACTIVATIONS, EdgeResult, arithmetic, layer_norm
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
 from hpcgnn.nn.edge_states import EdgeStateLayer, EdgeStateModel
-from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
 from hpcgnn.support import NOTHING, Trait
 
@@ -18,7 +17,7 @@ class _Gates(EdgeNetwork):
     def __init__(self, width: int, activation: str) -> None:
         super().__init__(EdgeLinear(width, width, width, width, rows_travel=True))
         self.value, self.norm = Linear(width, width), nn.LayerNorm(width)
-        self.activate = ACTIVATION_FUNCTIONS[activation]
+        self.activate = ACTIVATIONS[activation].whole
 
     @override
     def arrived(self, rows: Tensor) -> Tensor:
@@ -42,7 +41,7 @@ class GatedLayer(EdgeStateLayer):
         super().__init__()
         self.edges = _Gates(width, activation)
         self.own, self.norm = Linear(width, width), nn.LayerNorm(width)
-        self.activate = ACTIVATION_FUNCTIONS[activation]
+        self.activate = ACTIVATIONS[activation].whole
 
     @override
     def updated(self, own: Tensor, summed: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from hpcgnn.autograd import add_share, arithmetic, reduce_messages, relu_, rematerialised
-from hpcgnn.nn.layered import EdgeLayeredModel
+from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.map_then_aggregate import dense_rows
 from hpcgnn.nn.model import LayerView
@@ -54,16 +54,16 @@ class GINELayer(nn.Module):
             return self.second(relu_(inner))
 
 
-class GINE(EdgeLayeredModel):
+class GINE(LayeredModel):
     """GINE of any depth, over in-neighbours; with hubs use a ``norm``, as sums grow by degree."""
 
     aggregations = (Aggregation.ADDED_MESSAGES,)
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING
-    takes_sparse = True
+    takes_sparse = maps_own_rows = True
     shift = "second.bias"
 
     @override
-    def edge_layer(self, in_width: int, out_width: int, num_edge_features: int) -> GINELayer:
-        return GINELayer(in_width, self.shape.hidden, out_width, num_edge_features)
+    def make_layer(self, index: int, in_width: int, out_width: int) -> GINELayer:
+        return GINELayer(in_width, self.shape.hidden, out_width, self.shape.num_edge_features)

@@ -22,8 +22,7 @@ class Processor(EdgeStateLayer):
 
     @override
     def updated(self, own: Tensor, summed: Tensor) -> Tensor:
-        rows: Tensor = self.nodes(own, summed)
-        return rows
+        return self.nodes(own, summed)
 
 
 class MeshGraphNet(EdgeStateModel):

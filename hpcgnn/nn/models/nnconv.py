@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import EdgeModule, arithmetic, reduce_messages
-from hpcgnn.nn.layered import EdgeLayeredModel
+from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.map_then_aggregate import dense_rows
 from hpcgnn.nn.model import LayerView
@@ -47,17 +47,18 @@ class NNConvLayer(nn.Module):
         return self.own(view.own(x)) + means
 
 
-class NNConv(EdgeLayeredModel):
+class NNConv(LayeredModel):
     """NNConv of any depth; ``options.inner`` is the number of units of the networks on edges."""
 
     aggregations = (Aggregation.ADDED_MESSAGES,)
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING
-    takes_sparse = True
+    takes_sparse = maps_own_rows = True
     own_options = MappingProxyType({"inner": 32})
     shift = "own.bias"
 
     @override
-    def edge_layer(self, in_width: int, out_width: int, num_edge_features: int) -> NNConvLayer:
-        return NNConvLayer(in_width, out_width, self.shape.own["inner"], num_edge_features)
+    def make_layer(self, index: int, in_width: int, out_width: int) -> NNConvLayer:
+        inner, width = self.shape.own["inner"], self.shape.num_edge_features
+        return NNConvLayer(in_width, out_width, inner, width)

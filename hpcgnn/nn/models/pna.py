@@ -6,10 +6,11 @@ from typing_extensions import override
 
 from hpcgnn.autograd import GraphSums, mean_of_graphs, moments, rows_at_nodes, widened
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
-from hpcgnn.nn.layered import EdgeLayeredModel
+from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.map_then_aggregate import dense_rows
 from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
@@ -52,11 +53,12 @@ class PNALayer(nn.Module):
         return self.out(torch.cat([own, reduced, scale * reduced, inverse * reduced], dim=1))
 
 
-class PNA(EdgeLayeredModel):
+class PNA(LayeredModel):
     """PNA of any depth."""
 
+    aggregations = (Aggregation.MESSAGES,)
     lacks = NOTHING
-    takes_sparse = True
+    takes_sparse = maps_own_rows = True
     averages_rows = True
     shift = "out.bias"
 
@@ -67,5 +69,5 @@ class PNA(EdgeLayeredModel):
         return 0
 
     @override
-    def edge_layer(self, in_width: int, out_width: int, num_edge_features: int) -> PNALayer:
-        return PNALayer(in_width, out_width, num_edge_features)
+    def make_layer(self, index: int, in_width: int, out_width: int) -> PNALayer:
+        return PNALayer(in_width, out_width, self.shape.num_edge_features)

@@ -76,21 +76,17 @@ def find_model(name: str) -> type[Model]:
     for prefix, of_modules in _OF_MODULES.items():
         if name.startswith(prefix):
             inner = name.removeprefix(prefix)
-            kind = load_own("model.name", inner, _is_module, "subclass of torch.nn.Module")
+            kind = load_own("model.name", inner, _is_a(nn.Module), "subclass of torch.nn.Module")
             return of_modules(kind)
-    model: type[Model] = load_own("model.name", name, _is_model, "subclass of hpcgnn.nn.Model")
+    model: type[Model] = load_own("model.name", name, _is_a(Model), "subclass of hpcgnn.nn.Model")
     if inspect.isabstract(model):
         missing = ", ".join(sorted(model.__abstractmethods__))
         raise InputError(f"model.name = {name!r}: it does not implement {missing}")
     return model
 
 
-def _is_model(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, Model)
-
-
-def _is_module(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, nn.Module)
+def _is_a(base: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, type) and issubclass(value, base)
 
 
 def make_model(

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, dropout, widened
+from hpcgnn.autograd import ACTIVATIONS, DropoutKey, dropout, widened
 from hpcgnn.errors import InputError
-from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.map_then_aggregate import powers_of
 from hpcgnn.nn.model import GraphView, HiddenModel, ModelShape
@@ -95,7 +94,7 @@ class SIGN(HiddenModel):
                 h_NH = self.layers[index - 1](h_NH)
             if len(self.norms):
                 h_NH = self.norms[index](h_NH, view.sums, training=key is not None)
-            h_NH = ACTIVATION_FUNCTIONS[self.shape.activation](h_NH)
+            h_NH = ACTIVATIONS[self.shape.activation].whole(h_NH)
             draw = None if key is None else key.at(index + 1)
             h_NH = dropout(h_NH, view.output_ids, draw, self.shape.dropout)
         return h_NH

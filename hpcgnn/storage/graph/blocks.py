@@ -23,7 +23,7 @@ class CSRBlock:
 
     indptr: Offsets
     indices: GlobalIndices
-    weights: FloatArray | None
+    weights: FloatArray | None = None
 
     @property
     def num_rows(self) -> int:
@@ -74,7 +74,7 @@ class EdgeData:
 class SortedRows(CSRBlock):
     """Consecutive rows with the data of their edges, for `StoreWriter.append_rows`."""
 
-    data: EdgeData
+    data: EdgeData = EdgeData()
 
 
 @dataclass(frozen=True, eq=False)

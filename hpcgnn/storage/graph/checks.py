@@ -66,30 +66,28 @@ def fault_in_weights(weights: Array) -> str | None:
     return None if position is None else f"weight {weights[position]} is not a finite number"
 
 
-def fault_in_features(features: Array, start: int = 0) -> str | None:
-    """Check that features (m, f) are finite; `start` is the first node's number."""
+def fault_in_features(
+    features: Array, start: int = 0, *, unit: str = "node", missing: bool = False
+) -> str | None:
+    """Check that features (m, f) are finite; `start` is the number of the first `unit`.
+
+    With `missing` they may be NaN.
+    """
     step = max(1, PIECE_VALUES // max(1, features.shape[1]))
     for low in range(0, len(features), step):
         piece = features[low : low + step]
-        finite = np.isfinite(piece)
-        row = first_true(~np.all(finite, axis=1))
-        if row is not None:
-            column = int(finite[row].argmin())
-            return f"node {start + low + row} has the value {piece[row, column]} in column {column}"
-    return None
-
-
-def fault_in_field(values: Array, start: int = 0, *, of_edges: bool = False) -> str | None:
-    """Check that the values (m, f) of a field are finite or NaN, which stands for missing."""
-    unit = "edge" if of_edges else "node"
-    step = max(1, PIECE_VALUES // max(1, values.shape[1]))
-    for low in range(0, len(values), step):
-        infinite = np.isinf(values[low : low + step])
-        if infinite.any():
-            row, column = (int(i) for i in np.unravel_index(infinite.argmax(), infinite.shape))
-            value = values[low + row, column]
+        wrong = np.isinf(piece) if missing else ~np.isfinite(piece)
+        if wrong.any():
+            row, column = (int(i) for i in np.unravel_index(wrong.argmax(), wrong.shape))
+            value = piece[row, column]
             return f"{unit} {start + low + row} has the value {value} in column {column}"
     return None
+
+
+def fault_in_field(values: Array, start: int, *, of_edges: bool) -> str | None:
+    """Check that the values (m, f) of a field are finite or NaN, which stands for missing."""
+    unit = "edge" if of_edges else "node"
+    return fault_in_features(values, start, unit=unit, missing=True)
 
 
 def fault_in_times(times: Array, starts: Array) -> str | None:

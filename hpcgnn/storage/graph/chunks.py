@@ -41,8 +41,7 @@ class ChunkMaker:
             dataset[len(rows) :] = 0
         dataset[: len(rows)] = rows
         dataset.flush()
-        content: bytes = dataset.id.read_direct_chunk((0,) * len(self._chunk))[1]
-        return content
+        return dataset.id.read_direct_chunk((0,) * len(self._chunk))[1]
 
     def release(self) -> None:
         """Free the memory."""

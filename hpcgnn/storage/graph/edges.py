@@ -240,24 +240,13 @@ class EdgeBuilder:
         self._largest = state["largest"]
         self._runs = [SpilledRun(self._scratch, tuple(p), self._dtype) for p in state["runs"]]
 
-    def write(
-        self, writer: StoreWriter, relation: str = "", progress: Callable[[int], None] | None = None
-    ) -> int:
-        """Append all rows to `writer`, return the number of non-zeros, and empty the builder.
-
-        The writer's graph may have more nodes than the edges; `progress` is called with the number
-        of rows just written.
-        """
+    def write(self, writer: StoreWriter, relation: str = "") -> None:
+        """Append all rows to `writer`, whose graph may have more nodes, and empty the builder."""
         num_nodes = writer.header.num_nodes
         if num_nodes < self.num_nodes:
             raise ValueError(f"the store has {num_nodes} nodes, the edges have {self.num_nodes}")
-        num_edges = 0
         for block in self.blocks(0, num_nodes):
             writer.append_rows(block, relation)
-            num_edges += block.num_edges
-            if progress is not None:
-                progress(block.num_rows)
-        return num_edges
 
     def count(self, start: int, stop: int) -> int:
         """Return how many non-zeros `blocks` will yield; raises `InputError` if it would."""

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from hpcgnn.errors import InputError
 from hpcgnn.storage.datasets import Column, MakeColumn
 from hpcgnn.storage.graph import checks, schema
-from hpcgnn.storage.graph.blocks import EdgeData
+from hpcgnn.storage.graph.blocks import SortedRows
 from hpcgnn.typing import Array
 
 
@@ -43,21 +43,15 @@ class RelationWriter:
         """Whether the edges have features, a split or labels."""
         return bool(self._data.keys() - {"weights"})
 
-    def append(
-        self,
-        indptr_block: ArrayLike,
-        indices: ArrayLike,
-        weights: ArrayLike | None,
-        data: EdgeData,
-    ) -> None:
-        """Append block rows; see `StoreWriter.append_adjacency`."""
-        indptr, columns = np.asarray(indptr_block), np.asarray(indices)
+    def append(self, rows: SortedRows) -> None:
+        """Append block rows; see `StoreWriter.append_rows`."""
+        indptr, columns = np.asarray(rows.indptr), np.asarray(rows.indices)
         self._check_pattern(indptr, columns)
         for name, values in (
-            ("weights", weights),
-            ("features", data.features),
-            ("split", data.split),
-            ("labels", data.labels),
+            ("weights", rows.weights),
+            ("features", rows.data.features),
+            ("split", rows.data.split),
+            ("labels", rows.data.labels),
         ):
             self._append_data(name, values, len(columns))
         first = self._indices.rows
@@ -89,14 +83,10 @@ class RelationWriter:
         row = self._indptr.rows - 1
         if row + len(indptr) - 1 > self._num_nodes:
             raise self._fault("indptr", f"more rows were given than the {self._num_nodes} nodes")
-        for name, fault in (
-            ("indptr", checks.fault_in_offsets(indptr, row)),
-            ("indices", checks.fault_in_columns(indices, self._num_columns)),
-        ):
-            if fault:
-                raise self._fault(name, fault)
-        fault = checks.fault_in_order(indptr, indices, row)
-        if fault:
+        if fault := checks.fault_in_offsets(indptr, row):
+            raise self._fault("indptr", fault)
+        fault = checks.fault_in_columns(indices, self._num_columns)
+        if fault := fault or checks.fault_in_order(indptr, indices, row):
             raise self._fault("indices", fault)
 
     def _append_data(self, name: str, block: ArrayLike | None, expected: int) -> None:

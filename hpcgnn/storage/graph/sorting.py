@@ -55,10 +55,6 @@ class Run:
     def __init__(self, keys: Keys, values: Array | None) -> None:
         self.keys, self.values = keys, values
 
-    def sample_rows(self, stride: int) -> NDArray[np.int64]:
-        """Return the row of every `stride`-th key."""
-        return key_rows(self.keys[::stride])
-
     def positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of the first key of each of `rows`, which may reach MAX_ID + 1."""
         keys = self.keys
@@ -276,7 +272,7 @@ def row_ranges(
     A range has at most `limit` edges and `limit` rows, or a single row.
     """
     stride = max(1, limit // (2 * max(1, len(runs))))
-    samples = [run.sample_rows(stride) for run in runs]
+    samples = [key_rows(run.keys[::stride]) for run in runs]
     grid = np.arange(rows.start, rows.stop, limit, dtype=np.int64)
     # Also the row after each sampled row, so that a row with many edges can be a range of its own.
     borders = np.sort(np.concatenate([grid, [rows.stop], *samples, *(s + 1 for s in samples)]))

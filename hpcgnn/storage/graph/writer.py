@@ -12,7 +12,7 @@ from hpcgnn.storage.datasets import Column
 from hpcgnn.storage.files import HDF5Writer
 from hpcgnn.storage.format import check_text, encode_json, fingerprint
 from hpcgnn.storage.graph import checks, schema
-from hpcgnn.storage.graph.blocks import EdgeData, SortedRows, group_by_type
+from hpcgnn.storage.graph.blocks import SortedRows, group_by_type
 from hpcgnn.storage.graph.fields import FieldColumn, FieldInfo, FieldsWriter, fields_scalars
 from hpcgnn.storage.graph.names import NameWriter
 from hpcgnn.storage.graph.relation_writer import RelationWriter
@@ -20,7 +20,6 @@ from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.typing import Array
 
 ID_STEP = 1 << 20
-_NO_DATA = EdgeData()
 
 
 class StoreWriter(HDF5Writer):
@@ -44,28 +43,22 @@ class StoreWriter(HDF5Writer):
         self._fields = FieldsWriter(self.path, self._rows_of_field, self._field_column)
         self._id_range = (0, 0)
 
-    def append_adjacency(
-        self,
-        indptr_block: ArrayLike,
-        indices: ArrayLike,
-        weights: ArrayLike | None = None,
-        relation: str = "",
-        data: EdgeData = _NO_DATA,
-    ) -> None:
-        """Append the next rows of a relation.
+    def append_rows(self, rows: SortedRows, relation: str = "") -> None:
+        """Append the next rows of a relation, or of `SPARSE_FEATURES`.
 
-        `indptr_block` (m + 1,) starts at 0; `indices` (nnz,) are global columns, sorted and unique
-        inside a row; `weights` (nnz,) are stored as float32. Either all blocks of a relation have
-        weights or none, and likewise for `data`. Calls for several relations may be interleaved.
+        Either all blocks of a relation have weights, stored as float32, or none, and likewise for
+        their data. Calls for several relations may be interleaved.
         """
+        if relation == schema.SPARSE_FEATURES:
+            self.append_sparse_features(rows)
+            return
         if relation not in self._relations:
             if relation:
                 schema.check_link_name("relation", relation)
             if self._relations and "" in {relation, *self._relations}:
                 raise InputError(f"{self.path}: give one untyped relation or named ones, not both")
-            num_nodes = self.header.num_nodes
-            self._relations[relation] = self._rows_of(relation, num_nodes)
-        self._relations[relation].append(indptr_block, indices, weights, data)
+            self._relations[relation] = self._rows_of(relation, self.header.num_nodes)
+        self._relations[relation].append(rows)
         self._output.raise_on_error()
 
     def append_sparse_features(self, rows: SortedRows) -> None:
@@ -78,20 +71,13 @@ class StoreWriter(HDF5Writer):
             raise self._fault("sparse_features", "are given, but the header has no sparse_columns")
         if self._sparse is None:
             self._sparse = self._rows_of(schema.SPARSE_FEATURES, columns)
-        self._sparse.append(rows.indptr, rows.indices, rows.weights, rows.data)
+        self._sparse.append(rows)
         self._output.raise_on_error()
 
     def _rows_of(self, relation: str, num_columns: int) -> RelationWriter:
         shape = self.header.num_nodes, num_columns
         kinds = checks.edge_kinds(len(self.header.edge_labels))
         return RelationWriter(self.path, self._column, relation, shape, kinds)
-
-    def append_rows(self, rows: SortedRows, relation: str = "") -> None:
-        """Append the next rows of a relation, or of `SPARSE_FEATURES`."""
-        if relation == schema.SPARSE_FEATURES:
-            self.append_sparse_features(rows)
-        else:
-            self.append_adjacency(rows.indptr, rows.indices, rows.weights, relation, rows.data)
 
     def append_features(self, block: ArrayLike) -> None:
         """Append rows (m, num_features), float16, float32 or float64, of a graph without types."""

@@ -11,7 +11,7 @@ from hpcgnn.comm import Communicator, ProcessGrid, RowMap, agree, rows_of, share
 from hpcgnn.comm.row_map import found_among
 from hpcgnn.errors import InputError
 from hpcgnn.graph.edge_inputs import scaled_edges
-from hpcgnn.graph.facts import stored_width
+from hpcgnn.graph.facts import stored_edge_features
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.stored import StoredRows, check_relations
 from hpcgnn.sampling import Subgraph
@@ -137,7 +137,7 @@ def relations_to_predict(store: GraphStore, relations: Sequence[str]) -> tuple[s
 def num_features(store: GraphStore, relations: Sequence[str], *, read: bool) -> int:
     """Return the number of edge features that predictions use; raises `InputError`."""
     remedy = "set edges.features=false or choose edges.relations"
-    return stored_width(store, relations, remedy) if read else 0
+    return stored_edge_features(store, relations, remedy) if read else 0
 
 
 @collective

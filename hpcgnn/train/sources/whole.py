@@ -38,7 +38,7 @@ class WholeSource(Source):
     ) -> None:
         config, self._graph = context.config, objective.graph
         self._config, self._objective = config, objective
-        self._storage = FeatureStorage.of(config)
+        self._storage = FeatureStorage(config.graph.features_dir)
         self._trained = (
             _between_train_nodes(context, self._graph) if config.train.inductive else self._graph
         )

@@ -15,7 +15,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
-from hpcgnn.graph.products import Products, adjacency_products, make_operators
+from hpcgnn.graph.products import Adjacency, Products, make_operators
 from hpcgnn.nn import (
     MODELS,
     GraphView,
@@ -115,7 +115,7 @@ def make_products(
     )
     ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     make = make_operators(grid, config, TraceRecorder.off())
-    return adjacency_products(make, part, wanted, np.float64, ids)
+    return Adjacency(make, part, wanted, np.float64, ids).products()
 
 
 NAMES = ("gcn", "sage", "gat", "gatv2", "transformer", "mixhop", "gin", "appnp", "gcnii", "sign")

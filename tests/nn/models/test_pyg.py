@@ -12,8 +12,9 @@ from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import adjacency_products, make_operators
-from hpcgnn.nn import SIGN, GraphView, ModelShape, NodeTraits
+from hpcgnn.graph.products import Adjacency, make_operators
+from hpcgnn.nn import GraphView, ModelShape, NodeTraits
+from hpcgnn.nn.models import SIGN
 from hpcgnn.nn.models.gat import GATLayer, GATv2Layer
 from hpcgnn.nn.models.gcnii import GCNIILayer
 from hpcgnn.nn.models.hgt import HGTLayer
@@ -47,7 +48,7 @@ def view_of(
         part = stack_relations(row_map, [pattern_rows(row_map, each) for each in matrices])
     ids = np.arange(NUM_NODES, dtype=np.int64)
     make = make_operators(grid, ExchangeConfig(), TraceRecorder.off())
-    return adjacency_products(make, part, wanted, np.float64, ids).view
+    return Adjacency(make, part, wanted, np.float64, ids).products().view
 
 
 def rows(seed: int) -> Tensor:
@@ -67,7 +68,7 @@ def with_features(
     part = DistCSR.from_rows(row_map, rows.indptr, rows.columns, table.numbers)
     make = make_operators(grid, ExchangeConfig(), TraceRecorder.off())
     ids = np.arange(NUM_NODES, dtype=np.int64)
-    return adjacency_products(replace(make, edges=table), part, (wanted,), np.float64, ids).view
+    return Adjacency(replace(make, edges=table), part, (wanted,), np.float64, ids).products().view
 
 
 def compare(ours: Tensor, theirs: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:

@@ -12,7 +12,7 @@ import torch
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import Products, adjacency_products, make_operators
+from hpcgnn.graph.products import Adjacency, Products, make_operators
 from hpcgnn.nn import (
     MODELS,
     Model,
@@ -63,7 +63,7 @@ def make_products(
     ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     make = make_operators(grid, config, TraceRecorder.off())
     traits = NodeTraits(None if types is None else torch.from_numpy(types.astype(np.int64)))
-    return adjacency_products(make, tall, wanted, np.float64, ids, traits), tall
+    return Adjacency(make, tall, wanted, np.float64, ids, traits).products(), tall
 
 
 def model(name: str, num_bases: int, norm: str) -> Model:

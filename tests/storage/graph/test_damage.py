@@ -17,6 +17,7 @@ from hpcgnn.storage import (
     EdgeBuilder,
     EdgeColumns,
     GraphStore,
+    SortedRows,
     StoreHeader,
     StoreWriter,
 )
@@ -270,7 +271,7 @@ def test_forged_multi_label(
     with StoreWriter(
         path, StoreHeader(name="m", num_nodes=2, num_classes=2, multi_label=True)
     ) as w:
-        w.append_adjacency([0, 0, 0], [])
+        w.append_rows(SortedRows(np.array([0, 0, 0]), np.empty(0, np.int64)))
         w.append_labels([[0, 1], [1, 1]])
     forge(path, assign("nodes/labels", (1, 0), 2))
     with pytest.raises(StorageFormatError, match="node 1 has a value other than 0 and 1"):

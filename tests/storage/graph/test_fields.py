@@ -10,19 +10,20 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.comm import agree
+from hpcgnn.comm import RankGroup, agree
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.storage import (
     FieldInfo,
     GraphStore,
     ShareSizes,
+    SortedRows,
     StoreHeader,
     StoreWriter,
     add_splits,
     datasets,
 )
 from hpcgnn.storage import format as file_format
-from hpcgnn.storage.by_ranks import store_by_ranks
+from hpcgnn.storage.by_ranks import open_store
 
 TIMES, STARTS = np.array([0, 0.1, 0.4, 0.0, 2.0]), [0, 3, 5]
 INFOS = {
@@ -44,7 +45,7 @@ def values_of(num_nodes: int) -> dict[str, np.ndarray]:
 
 def append(writer: StoreWriter, start: int, stop: int, fields: dict[str, np.ndarray]) -> None:
     """Append rows of the nodes, and the field rows that the writer requests, in uneven blocks."""
-    writer.append_adjacency(np.zeros(stop - start + 1, int), np.zeros(0, int))
+    writer.append_rows(SortedRows(np.zeros(stop - start + 1, int), np.zeros(0, int)))
     rows = np.arange(start, stop)
     writer.append_positions(np.stack([rows, rows / 2], axis=1), (0, 2.5))
     writer.append_weights(rows)
@@ -133,7 +134,8 @@ def test_ranks_write_the_store_of_one(
     def declare(writer: StoreWriter) -> None:
         append(writer, 0, 0, fields)
 
-    with store_by_ranks(comm, together, header, sizes, declare) as writer, agree(comm):
+    store = open_store(RankGroup.of(comm), together, header, lambda: sizes, declare)
+    with store as writer, agree(comm):
         if stop > start:
             append(writer, start, stop, fields)
     if comm.rank == 0:
@@ -149,7 +151,7 @@ def ask(**changes: Any) -> Callable[[StoreWriter], None]:
 
     def fill(writer: StoreWriter) -> None:
         given = {"times": [0, 1, 2], "starts": [0, 3], "steps": [0, 1, 2], "info": {}} | changes
-        writer.append_adjacency([0, 0, 0], np.zeros(0, int))
+        writer.append_rows(SortedRows(np.array([0, 0, 0]), np.zeros(0, int)))
         if "positions" in given:
             writer.append_positions(given["positions"], given["box"])
         if "weights" in given:

@@ -16,6 +16,7 @@ from hpcgnn.storage import (
     GraphArrays,
     GraphStore,
     NodeType,
+    SortedRows,
     StoreHeader,
     StoreWriter,
     store_from_arrays,
@@ -120,7 +121,7 @@ def test_round_trip(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_format, "CHUNK_BYTES", chunk_bytes)
         with StoreWriter(path, StoreHeader(name="g", num_nodes=n, node_types=names)) as writer:
-            writer.append_adjacency(np.zeros(n + 1, int), [])
+            writer.append_rows(SortedRows(np.zeros(n + 1, int), np.empty(0, np.int64)))
             for low, high in itertools.pairwise(cuts):
                 writer.append_types(types[low:high])
                 for t, name in enumerate(names):
@@ -236,7 +237,7 @@ def test_refused(names: tuple[str, ...], steps: list[Step], message: str, tmp_pa
     def write() -> None:
         header = StoreHeader(name="g", num_nodes=3, node_types=names)
         with StoreWriter(path, header) as writer:
-            writer.append_adjacency([0, 0, 0, 0], [])
+            writer.append_rows(SortedRows(np.array([0, 0, 0, 0]), np.empty(0, np.int64)))
             for step in steps:
                 step(writer)
 

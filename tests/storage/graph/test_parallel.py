@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage import GraphStore, StoreHeader, StoreWriter
+from hpcgnn.storage import GraphStore, SortedRows, StoreHeader, StoreWriter
 
 NUM_NODES = 11
 
 
 def write_store(path: Path) -> None:
     with StoreWriter(path, StoreHeader(name="p", num_nodes=NUM_NODES)) as writer:
-        writer.append_adjacency(np.arange(NUM_NODES + 1), np.arange(NUM_NODES)[::-1])
+        writer.append_rows(SortedRows(np.arange(NUM_NODES + 1), np.arange(NUM_NODES)[::-1]))
         writer.append_features(np.arange(2.0 * NUM_NODES).reshape(-1, 2))
 
 

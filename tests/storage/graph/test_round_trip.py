@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from hpcgnn.storage import (
     GraphStore,
+    SortedRows,
     StoreHeader,
     StoreWriter,
 )
@@ -66,7 +67,7 @@ def write(path: Path, graph: dict[str, Any], cuts: list[int]) -> None:
             for name, (matrix, weighted) in graph["relations"].items():
                 rows = matrix[low:high]
                 weights = rows.data if weighted else None
-                writer.append_adjacency(rows.indptr, rows.indices, weights, name)
+                writer.append_rows(SortedRows(rows.indptr, rows.indices, weights), name)
             for append, array in (
                 (writer.append_features, graph["features"]),
                 (writer.append_labels, graph["labels"]),
@@ -159,7 +160,7 @@ def test_fingerprint_tells_contents_apart(tmp_path: Path) -> None:
     def fingerprint(name: str, columns: list[int], **fields: Any) -> str:
         path = tmp_path / f"{name}.h5"
         with StoreWriter(path, StoreHeader(name=name, num_nodes=2, **fields)) as writer:
-            writer.append_adjacency([0, 1, 2], columns)
+            writer.append_rows(SortedRows(np.array([0, 1, 2]), columns))
         with GraphStore.open(path) as store:
             return store.fingerprint
 
@@ -172,8 +173,8 @@ def test_fingerprint_tells_contents_apart(tmp_path: Path) -> None:
 def test_part_edges(tmp_path: Path) -> None:
     path = tmp_path / "parts.h5"
     with StoreWriter(path, StoreHeader(name="p", num_nodes=4)) as writer:
-        writer.append_adjacency([0, 2, 2, 3, 4], [0, 1, 2, 3], None, "a")
-        writer.append_adjacency([0, 0, 1, 1, 1], [3], None, "b")
+        writer.append_rows(SortedRows(np.array([0, 2, 2, 3, 4]), np.array([0, 1, 2, 3])), "a")
+        writer.append_rows(SortedRows(np.array([0, 0, 1, 1, 1]), np.array([3])), "b")
         writer.set_partition([0, 1, 1, 4], "block", 0, {})
     with GraphStore.open(path) as store:
         assert store.part_edges().tolist() == [2, 0, 3]
@@ -187,7 +188,7 @@ def test_rows_in_any_pieces(array: Any, tmp_path_factory: pytest.TempPathFactory
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_format, "CHUNK_BYTES", 56)
         with StoreWriter(path, StoreHeader(name="ids", num_nodes=n)) as writer:
-            writer.append_adjacency(np.zeros(n + 1, int), [])
+            writer.append_rows(SortedRows(np.zeros(n + 1, int), np.empty(0, np.int64)))
             for low in range(0, n, 9):
                 writer.append_original_id(array[low : low + 9])
     with GraphStore.open(path) as store:

@@ -14,6 +14,7 @@ from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import (
     GraphArrays,
     GraphStore,
+    SortedRows,
     SparseRows,
     StoreHeader,
     StoreWriter,
@@ -47,7 +48,8 @@ def write(path: Path, features: np.ndarray, *, ones: bool = False) -> None:
         return
     header = StoreHeader(name="words", num_nodes=len(features), sparse_columns=F)
     with StoreWriter(path, header) as writer:
-        writer.append_adjacency(np.zeros(len(features) + 1, np.int64), np.empty(0, np.int64))
+        indptr = np.zeros(len(features) + 1, np.int64)
+        writer.append_rows(SortedRows(indptr, np.empty(0, np.int64)))
         for low in range(0, len(features), 7):
             rows = SparseRows.of(features[low : low + 7]).to_store(ones=True)
             writer.append_sparse_features(rows)
@@ -128,7 +130,7 @@ def test_wrong_rows_are_refused(tmp_path: Path) -> None:
         pytest.raises(InputError, match="/nodes/sparse_features: is missing"),
         StoreWriter(tmp_path / "s.h5", header) as writer,
     ):
-        writer.append_adjacency([0, 0, 0], [])
+        writer.append_rows(SortedRows(np.zeros(3, np.int64), np.empty(0, np.int64)))
     with pytest.raises(InputError, match="features of node types are not stored sparse"):
         StoreHeader(name="words", num_nodes=2, sparse_columns=4, node_types=("a",))
     assert not (tmp_path / "s.h5").exists()

@@ -10,7 +10,9 @@ import pytest
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage import (
+    EdgeData,
     GraphStore,
+    SortedRows,
     StoreHeader,
     StoreWriter,
     check_output,
@@ -27,8 +29,11 @@ def write(path: Path, *steps: Callable[[StoreWriter], None], header: StoreHeader
             step(writer)
 
 
-def adjacency(*arguments: Any) -> Callable[[StoreWriter], None]:
-    return lambda writer: writer.append_adjacency(*arguments)
+def adjacency(
+    indptr: Any, indices: Any, weights: Any = None, relation: str = "", data: Any = None
+) -> Callable[[StoreWriter], None]:
+    rows = SortedRows(indptr, indices, weights, data or EdgeData())
+    return lambda writer: writer.append_rows(rows, relation)
 
 
 def labels(block: Any) -> Callable[[StoreWriter], None]:
@@ -205,7 +210,7 @@ def test_full_disk(
     with largest_file(limit), pytest.raises(InputError) as fault:
         write(
             plain_store,
-            lambda writer: writer.append_adjacency(np.zeros(n + 1, int), []),
+            adjacency(np.zeros(n + 1, int), []),
             *[lambda writer: writer.append_features(np.ones((n // 10, 8)))] * 10,
             header=StoreHeader(name="g", num_nodes=n),
         )
