@@ -660,15 +660,24 @@ class LinkReference(WholeReference):
         )
 
     def _wrong(self, edges: _Edges, count: int, seeds: tuple[int, int]) -> np.ndarray:
-        """Return (E, count) nodes of the targets' types, drawn uniformly."""
+        """Return (E, count) nodes of the targets' types, drawn uniformly.
+
+        Edges that are ranked do not draw their own target, unless it is the only node of its type.
+        """
         words = mixed(edges.relations, edges.sources, edges.targets).view(np.int64)
-        draws = uniform(mixed(words[:, None], *seeds, np.arange(count)[None]))
+        bits = mixed(words[:, None], *seeds, np.arange(count)[None])
+        draws, again = uniform(bits), uniform(mixed(bits.view(np.int64), 1))
         types = self.graph.types
         types = np.zeros(self.graph.num_nodes, np.uint8) if types is None else types
         wrong = np.zeros(draws.shape, np.int64)
         for row, target in enumerate(edges.targets.tolist()):
             alike = np.flatnonzero(types == types[target])
             wrong[row] = alike[np.minimum((draws[row] * len(alike)).astype(int), len(alike) - 1)]
+            if seeds[1] == _TESTED and len(alike) > 1:
+                # The others, from the one behind the target on.
+                others = np.roll(alike, -int(np.searchsorted(alike, target)))[1:]
+                places = np.minimum((again[row] * len(others)).astype(int), len(others) - 1)
+                wrong[row] = np.where(wrong[row] == target, others[places], wrong[row])
         return wrong
 
     def _score(self, sources: Tensor, targets: Tensor, relations: np.ndarray) -> Tensor:

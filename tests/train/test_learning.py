@@ -284,7 +284,7 @@ def test_columns_that_drown_others_are_named(
     for kind, told in (("none", comm.rank == 0), ("standard", False)):
         words = ("train.epochs=1", f"graph.normalize_features={kind}")
         training.train(comm, training.make_config(store, comm_tmp_path / kind, *words))
-        said = "features: column 2 is about 3000, 1 of 7 columns" in capsys.readouterr().err
+        said = "features: column 1 is about 3000, 1 of 7 columns" in capsys.readouterr().err
         assert said == told
 
 

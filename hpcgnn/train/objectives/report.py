@@ -78,8 +78,10 @@ class GraphReport(About):
             if len(columns := far_columns(values)):
                 size = float(np.abs(values[:, columns[0]]).mean())
                 of_type = f" of {name}" if name else ""
+                names = dict(enumerate(self.graph.facts.feature_names))
+                column = repr(names[columns[0]]) if columns[0] in names else columns[0]
                 notes.append(
-                    f"features{of_type}: column {columns[0] + 1} is about {size:.4g}, "
+                    f"features{of_type}: column {column} is about {size:.4g}, "
                     f"{len(columns)} of {values.shape[1]} columns outweigh others or what they "
                     "differ by; graph.normalize_features=standard brings all to one scale"
                 )
