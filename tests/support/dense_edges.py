@@ -51,9 +51,13 @@ def pna_layer(layer: Any, graph: Dense, x: Tensor) -> Tensor:
     deviation = torch.where(varies, torch.where(varies, variance, 1.0).sqrt(), 0.0)
     found = torch.cat([mean, *ends, deviation], dim=1)
     degrees = torch.bincount(edges.targets, minlength=len(x))[:, None].to(x.dtype)
-    average = torch.log1p(degrees[rows]).mean()
+    logs = torch.log1p(degrees)
+    average = logs[rows].mean().expand(len(x), 1)
+    if graph.graphs is not None:
+        average = torch.cat([logs[graph.graphs == number].mean(0) for number in graph.graphs])
+        average = average[:, None]
     # If no counted row has an edge, other rows have no scale either.
-    scale = torch.log1p(degrees) / average if average > 0 else torch.zeros_like(x[:, :1])
+    scale = torch.where(average > 0, logs / average, 0.0)
     inverse = average / torch.log1p(degrees.clamp(min=1))
     return mapped(layer.out, torch.cat([x, found, scale * found, inverse * found], dim=1))
 

@@ -624,7 +624,7 @@ def deal(graph: OracleGraph, config: Config) -> Deal:
         # A stored split may give the two directions of an edge other roles.
         pairs = list(zip(edges.relations.tolist(), low.tolist(), high.tolist(), strict=True))
         known = {pair for pair, is_tested in zip(pairs, tested, strict=True) if is_tested}
-        masks["train"] &= [pair not in known for pair in pairs]
+        masks["train"] &= np.array([pair not in known for pair in pairs], np.bool_)
     gone = (masks["train"] & predicted) | (tested & (predicted | with_roles))
     hidden = np.stack([edges.sources[gone], edges.targets[gone]], 1)
     shares = {part: edges[mask & predicted] for part, mask in masks.items()}
