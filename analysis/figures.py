@@ -109,7 +109,7 @@ def publish(
 
     Raises `InputError` if the directory or the files cannot be written.
     """
-    paths = _save_figure(draw, options.out or directory, stem)
+    paths = save_figure(draw, options.out or directory, stem)
     if options.json:
         print_json({**facts, "figures": list(map(str, paths))})
     else:
@@ -117,9 +117,11 @@ def publish(
         report("figure: " + "  ".join(map(str, paths)), sys.stdout)
 
 
-def _save_figure(draw: Callable[[], Figure], directory: Path, stem: str) -> list[Path]:
-    """Draw in this project's style, write ``stem.svg`` and ``stem.png``, return their paths."""
-    paths = [directory / f"{stem}.{kind}" for kind in ("svg", "png")]
+def save_figure(
+    draw: Callable[[], Figure], directory: Path, stem: str, kinds: Sequence[str] = ("svg", "png")
+) -> list[Path]:
+    """Draw in this project's style, write files of all `kinds` and return their paths."""
+    paths = [directory / f"{stem}.{kind}" for kind in kinds]
     with mpl.rc_context(_STYLE):
         figure = _placed(draw)
         try:

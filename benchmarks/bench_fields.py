@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.columns import Columns, count, megabytes, print_columns, ratio, text
 from benchmarks.report import circumstances
-from hpcgnn.gallery import grid3d
+from hpcgnn.gallery import grid_graph
 from hpcgnn.storage import FieldInfo, SortedRows, StoreHeader, StoreWriter
 
 DROP_S = 0.5
@@ -110,7 +110,7 @@ def unrolled(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 def write_grid(path: Path, side: int, columns: int, steps: int) -> None:
     """Write a grid with a field of random numbers."""
-    graph, rng = grid3d((side, side, side)), np.random.default_rng(1)
+    graph, rng = grid_graph((side, side, side)), np.random.default_rng(1)
     matrix = graph.to_scipy().tocsr()
     matrix.sort_indices()
     header = StoreHeader(name="grid", num_nodes=graph.num_nodes, undirected=True)

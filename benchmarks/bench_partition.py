@@ -33,8 +33,9 @@ from scipy import sparse
 
 from benchmarks.hyperbolic import hyperbolic
 from benchmarks.partition_case import IMBALANCE
+from benchmarks.partition_graphs import delaunay, lfr
 from hpcgnn.console import print_json, print_table, report
-from hpcgnn.gallery import GalleryGraph, dcsbm, debian_packages, delaunay, grid3d, lfr, rmat
+from hpcgnn.gallery import GalleryGraph, dcsbm, debian_packages, grid_graph, rmat
 from hpcgnn.partition import CSRGraph
 
 SEED = 20261121
@@ -47,7 +48,7 @@ def blocks(num_nodes: int, num_blocks: int) -> GalleryGraph:
 
 GRAPHS: dict[str, Callable[[], GalleryGraph]] = {
     "delaunay": lambda: delaunay(1 << 16, SEED),
-    "grid3d": lambda: grid3d((40, 40, 40)),
+    "grid3d": lambda: grid_graph((40, 40, 40)),
     "hyperbolic": lambda: hyperbolic(1 << 16, SEED, 16.0),
     "debian": debian_packages,
     "dcsbm": lambda: blocks(40_000, 40),
