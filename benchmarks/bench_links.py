@@ -424,9 +424,9 @@ def judge(task: LinkObjective, found: Found) -> dict[str, float]:
     known = tested.known
     if known is None:
         return values | rank_metrics(grid, scores.ranks())
-    ranks = rank_among_all(found.blocks, tested.edges, scores, known, None)
-    raw = rank_metrics(grid, ranks.raw)
-    return values | rank_metrics(grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
+    raw_ranks, filtered = rank_among_all(found.blocks, tested.edges, scores, known, None)
+    raw = rank_metrics(grid, raw_ranks)
+    return values | rank_metrics(grid, filtered) | {f"raw_{k}": v for k, v in raw.items()}
 
 
 if __name__ == "__main__":
