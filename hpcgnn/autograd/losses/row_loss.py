@@ -104,4 +104,6 @@ def _scaled(saved: tuple[Tensor | None, ...], of_loss: Tensor) -> list[Tensor | 
     """Return the saved gradients times the gradient of the loss."""
     factor = of_loss.item()
     # The factor is usually 1: the loss is the end of the graph.
-    return [each if factor == 1 or each is None else each * factor for each in saved]
+    if factor == 1:
+        return list(saved)
+    return [None if gradient is None else gradient * factor for gradient in saved]
