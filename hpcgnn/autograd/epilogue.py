@@ -70,18 +70,24 @@ def column_sums(rows: Tensor) -> Tensor:
 
 
 def epilogue_gradient(
-    gradient: Tensor, result: Tensor | None, epilogue: Epilogue | None, *, of_bias: bool
+    gradient: Tensor,
+    result: Tensor | None,
+    epilogue: Epilogue | None,
+    *,
+    of_bias: bool,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradient of rows before `apply_epilogue`, and that of the bias if asked for.
 
-    `gradient` (rows, width) is contiguous, of the result, which is None without `epilogue`.
+    `gradient` (rows, width) is contiguous, of the result, which is None without `epilogue`. The
+    former is in `out`, which may be the result, or in memory of its own.
     """
     if epilogue is None and not of_bias:
         return gradient, None
     memory, kind = memory_of(gradient), gradient.dtype
     found = sums = None
     if epilogue is not None:
-        found = memory.empty(gradient, gradient.shape)
+        found = memory.empty(gradient, gradient.shape) if out is None else out
     if of_bias:
         wide = torch.float32 if kind == torch.bfloat16 else kind
         sums = gradient.new_empty(gradient.shape[1], dtype=wide)

@@ -84,7 +84,7 @@ class _MappedShare(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, share, weight, result = ctx.saved_tensors
-        gradient, for_bias = before_epilogue(gradients[0], result, ctx.epilogue, bias=True)
+        gradient, for_bias = before_epilogue((gradients[0], result), ctx.epilogue, bias=True)
         with ctx.trace.span("dense.weight_gradient"):
             of_sums, of_own = (arithmetic().contract(gradient, each) for each in inputs)
         with arithmetic().on_weights():

@@ -1,4 +1,4 @@
-"""Save less for the backward pass: recompute results, or save one tensor for two functions."""
+"""Save less for the backward pass: recompute, save a tensor for two functions, or overwrite it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +67,21 @@ def _layout(x: Tensor) -> tuple[Any, ...]:
 @torch.no_grad()
 def _unpacked(kept: _Kept) -> Tensor:
     return kept if isinstance(kept, Tensor) else kept()
+
+
+def is_last_use(saved: Tensor) -> bool:
+    """Return whether a backward pass may overwrite a tensor that its function saved.
+
+    It may if nothing else holds the tensor's memory, and the graph is not kept for another pass.
+    """
+    if torch._C._autograd._get_current_graph_task_keep_graph():
+        return False
+    # The function holds the tensor once more than a tensor that nobody saved is held.
+    return _num_holders(saved) == _num_holders(torch.empty(0)) + 1
+
+
+def _num_holders(tensor: Tensor) -> int:
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 class _Relu(torch.autograd.Function):

@@ -89,23 +89,6 @@ def _cost(
     return cost
 
 
-_ENOUGH_READS = 2.5
-"""The least number of reads that each value of a kept product must save in an epoch."""
-
-
-def is_worth_keeping(size: OperatorSize, in_width: int, out_width: int) -> bool:
-    """Tell whether keeping a product with features saves enough for its memory; same on all ranks.
-
-    It is not if nodes have few neighbours, or many features that are projected to few columns
-    first: the product is as large as the features, and an epoch takes hardly longer without it.
-    """
-    costs = []
-    for sizes in (size, replace(size, is_kept=True)):
-        order = choose_order(sizes, in_width, out_width, needs_input_gradient=False)
-        costs.append(_cost(order, sizes, in_width, out_width, needs_input_gradient=False))
-    return costs[0] - costs[1] >= _ENOUGH_READS * size.num_rows * in_width
-
-
 class RelationOrder(Enum):
     """How to compute ``Σ_r S_r (M_r X) W_r``, where the means M_r X are one tall array."""
 
@@ -129,6 +112,13 @@ def choose_relation_order(
 
     `widths` are the number of relations, the columns of X and those of the result.
     """
+    costs = _relation_costs(size, widths, needs_input_gradient=needs_input_gradient)
+    return min(costs, key=lambda order: costs[order])
+
+
+def _relation_costs(
+    size: OperatorSize, widths: tuple[int, int, int], *, needs_input_gradient: bool
+) -> dict[RelationOrder, float]:
     num_relations, in_width, out_width = widths
     by_row = in_width * out_width * _MULTIPLY_ADD
     passes, pairs = 2 + needs_input_gradient, size.num_columns * num_relations
@@ -148,12 +138,48 @@ def choose_relation_order(
         costs[RelationOrder.PROJECT_FIRST] = passes * by_row * pairs + 2 * out_width * (
             read + added
         )
-    return min(costs, key=lambda order: costs[order])
+    return costs
 
 
 def _read(size: OperatorSize, width: int) -> float:
     """Return the cost of a product with rows of `width` columns."""
     return (size.num_entries * _GATHERED_VALUE + size.num_moved * _MOVED_VALUE) * width
+
+
+_ENOUGH_READS = 2.5
+"""The least number of reads that each value of a kept product must save in an epoch."""
+
+
+def is_worth_keeping(
+    size: OperatorSize, widths: tuple[int, int], num_relations: int = 0, *, trains: bool = False
+) -> bool:
+    """Tell whether keeping a product with features saves enough for its memory; same on all ranks.
+
+    It is not if nodes have few neighbours, or many features that are projected to few columns
+    first: the product is as large as the features, and an epoch takes hardly longer without it.
+
+    `widths` are the columns of the features and of the layer's result. With `num_relations` the
+    product are the means of `choose_relation_order`. Where the layer `trains` and would map them by
+    relation, its backward pass needs them: to keep them then takes no more memory at a time.
+    """
+    kept = replace(size, is_kept=True)
+    if num_relations:
+        costs, kept_costs = (
+            _relation_costs(each, (num_relations, *widths), needs_input_gradient=False)
+            for each in (size, kept)
+        )
+        saved = min(costs.values()) - min(kept_costs.values())
+        order = min(costs, key=lambda each: costs[each])
+        if trains and size.chooses_columns and order == RelationOrder.BY_RELATION:
+            return saved > 0
+    else:
+        saved = _least_cost(size, widths) - _least_cost(kept, widths)
+    return saved >= _ENOUGH_READS * size.num_rows * widths[0]
+
+
+def _least_cost(size: OperatorSize, widths: tuple[int, int]) -> float:
+    order = choose_order(size, *widths, needs_input_gradient=False)
+    return _cost(order, size, *widths, needs_input_gradient=False)
 
 
 def heads_share_input(in_width: int, heads: int, head_width: int) -> bool:

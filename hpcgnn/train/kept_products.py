@@ -3,8 +3,8 @@
 ``A X`` of the first layer is the same in every epoch unless X is random, as with input dropout:
 then its exchange and product are computed once. It takes the memory of the product, once for the
 rows that training reads and once for all rows, which evaluation reads; only once if these are the
-same. Products with more rows than X, as with many relations, are never kept; others are kept if
-that saves enough, or if the configuration asks for it.
+same. Products are kept if that saves enough, or if the configuration asks for it; those of many
+relations also where training would hold them anyway.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,9 @@ class KeptProducts:
         evaluations = num_evaluations(train)
         self._trains = possible and shape.input_dropout == train.label_augmentation == 0
         self._evaluates = possible and evaluations * len(train.seeds) > 1
-        self._always, self._widths = config.exchange.keep_products == "always", shape.widths()[:2]
+        self._always = config.exchange.keep_products == "always"
+        in_width, out_width, *_ = shape.widths()
+        self._widths = in_width, out_width
         self._known: dict[tuple[AggregationOperator, int], KeptProduct] = {}
 
     @property
@@ -46,24 +48,33 @@ class KeptProducts:
     @collective
     def for_training(self, view: GraphView, features: NodeFeatures) -> GraphView:
         """Return a view whose first layer has its products with the features of a step."""
-        return self._with_products(view, features) if self._trains else view
+        return self._with_products(view, features, trains=True) if self._trains else view
 
     @collective
     def for_evaluation(self, view: GraphView, features: NodeFeatures) -> GraphView:
         """Return a view whose first layer has its products with all features."""
         return self._with_products(view, features) if self._evaluates else view
 
-    def _with_products(self, view: GraphView, features: NodeFeatures) -> GraphView:
+    def _with_products(
+        self, view: GraphView, features: NodeFeatures, *, trains: bool = False
+    ) -> GraphView:
         if isinstance(features, SparseFeatures):
             # Sparse features are multiplied by weights before they are aggregated.
             return view
         assert isinstance(features, Tensor)
         memory = memory_of(features)
         layers = [view.layer(index) for index in range(self._depth)]
-        sizes = [e.size for step in layers[: self._steps] for e in step.operators.values()]
-        if any(size.num_rows > size.num_columns for size in sizes):
-            return view
-        if not (self._always or any(is_worth_keeping(size, *self._widths) for size in sizes)):
+        operators = [each for step in layers[: self._steps] for each in step.operators.items()]
+        if not self._always and not any(
+            (operator, 0) in self._known
+            or is_worth_keeping(
+                operator.size,
+                self._widths,
+                len(layers[0].relation_rows) if kind.by_relation else 0,
+                trains=trains,
+            )
+            for kind, operator in operators
+        ):
             return view
         with memory.ordered():
             x = memory.array(features.contiguous())

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from hpcgnn.operator import (
@@ -88,6 +90,28 @@ def test_products_are_kept_that_save_much(
     in_width: int, out_width: int, degree: int, kept: bool
 ) -> None:
     size = OperatorSize(1000, 1000, 1000 * degree, 0)
-    assert is_worth_keeping(size, in_width, out_width) == kept
+    assert is_worth_keeping(size, (in_width, out_width)) == kept
     moved = OperatorSize(1000, 1000, 1000 * degree, 10_000)
-    assert is_worth_keeping(moved, in_width, out_width)
+    assert is_worth_keeping(moved, (in_width, out_width))
+
+
+@pytest.mark.parametrize(
+    ("out_width", "degree", "trains", "kept"),
+    [
+        # The means have 2,000 rows: mapped by relation, 3 reads of each value are saved ...
+        (64, 3, False, False),
+        # ... which is enough where the backward pass needs them anyway.
+        (64, 3, True, True),
+        (64, 40, False, True),
+        # Mapped first, only rows of the result's width are read.
+        (4, 3, True, False),
+    ],
+)
+def test_means_of_relations_are_kept_that_save_much_or_wait_anyway(
+    out_width: int, degree: int, trains: bool, kept: bool
+) -> None:
+    size = OperatorSize(2000, 1000, 1000 * degree, 0, chooses_columns=True)
+    assert is_worth_keeping(size, (100, out_width), 4, trains=trains) == kept
+    # Other processors cannot choose columns, so that nothing waits for sure.
+    other = replace(size, chooses_columns=False)
+    assert is_worth_keeping(other, (100, 64), 4, trains=trains) == (degree == 40)

@@ -16,10 +16,11 @@ from hpcgnn.autograd.aggregate import aggregate, applied
 from hpcgnn.autograd.epilogue import WIDENED, Epilogue
 from hpcgnn.autograd.linear.products import LateSum, Sum
 from hpcgnn.autograd.losses.mapped_rows import is_mapped_late
-from hpcgnn.autograd.numerics.mixed import like_rows, narrowed, row_chunks
+from hpcgnn.autograd.numerics.mixed import like_rows, narrowed
 from hpcgnn.autograd.numerics.plain import (
     arithmetic,
     before_epilogue,
+    gradient_chunks,
     has_epilogue_apart,
     with_epilogue,
 )
@@ -134,12 +135,13 @@ class _GraphLinear(torch.autograd.Function):
         needs_rows = ctx.needs_input_grad[3 : 4 + num_own]
         orders = [term.order for term in terms]
         ctx.is_first = not any(needs_rows) and all(o.aggregate_first for o in orders)
-        # On the CPU a first layer reads its gradient in chunks, so it need never be whole in
-        # memory. Other schedules use the products to hide the exchange.
+        # What reads its gradient in chunks does not need all of it in memory. Resident schedules
+        # use the products to hide the exchange.
+        ctx.reads_in_chunks = ctx.is_first and x.is_cpu
+        size = terms[0].operator.size
         ctx.leaves_products = (
-            x.is_cpu
-            and terms[0].operator.size.is_sequential
-            and getattr(x.grad_fn, "is_first", False)
+            getattr(x.grad_fn, "reads_in_chunks", False)
+            and (size.is_sequential or not size.num_moved)
             and not any(order.project_first for order in orders)
         )
         ctx.save_for_backward(*weights, *inputs, *([] if epilogue is None else [finished]))
@@ -164,7 +166,7 @@ class _GraphLinear(torch.autograd.Function):
                 rows = upper, result
                 for_bias, *of_weights = _of_first_layer(rows, ctx.epilogue, inputs, bias=needs_bias)
             return None, for_bias, None, None, *[None] * num_own, *of_weights
-        gradient, for_bias = before_epilogue(upper, result, ctx.epilogue, bias=needs_bias)
+        gradient, for_bias = before_epilogue((upper, result), ctx.epilogue, bias=needs_bias)
         for_input = (LateSum() if ctx.leaves_products else Sum()) if needs_input else None
         factors: list[Tensor | None] = [
             gradient if term.order.aggregate_first else None for term in ctx.terms
@@ -222,16 +224,13 @@ def _of_first_layer(
 ) -> list[Tensor | None]:
     """Return the gradients of the bias and the weights where nothing else has one.
 
-    `rows` are the gradient and the result of the layer. Rows of 16 bits are processed in chunks,
-    so that their gradient before the epilogue is never whole in memory.
+    `rows` are the gradient and the result of the layer.
     """
     gradient, result = rows
-    whole = arithmetic().sums_are_whole
-    chunks = row_chunks(gradient) if gradient.is_cpu and not whole else [slice(None)]
     totals: list[Tensor | None] = []
-    for chunk in chunks or [slice(None)]:
-        part = None if result is None else result[chunk]
-        before, sums = before_epilogue(gradient[chunk], part, epilogue, bias=bias)
+    for chunk in gradient_chunks(gradient):
+        part = gradient[chunk], None if result is None else result[chunk]
+        before, sums = before_epilogue(part, epilogue, bias=bias)
         terms = [sums, *(arithmetic().contract(before, kept[chunk]) for kept in inputs)]
         if not totals:
             totals = terms

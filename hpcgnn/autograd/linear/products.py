@@ -81,7 +81,7 @@ class RowProducts(Tensor):
     def of(cls, rows: Tensor, matrix: Tensor) -> "RowProducts":
         """Return a sum without terms, of the shape and the dtype of ``rows matrix``."""
         shape = len(rows), matrix.shape[1]
-        empty = Tensor._make_wrapper_subclass(cls, shape, dtype=rows.dtype, device=rows.device)
+        empty = Tensor._make_wrapper_subclass(cls, shape, dtype=matrix.dtype, device=rows.device)
         empty.factors = []
         return empty
 

@@ -29,6 +29,7 @@ from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import (
     add_multiplied,
+    cache_chunks,
     empty_rows,
     like_rows,
     multiply,
@@ -37,6 +38,7 @@ from hpcgnn.autograd.numerics.mixed import (
     weight_gradient,
     widened,
 )
+from hpcgnn.autograd.saved import is_last_use
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
@@ -235,7 +237,7 @@ class _Linear(torch.autograd.Function):
         (rows, narrow, result), rule = ctx.saved_tensors, ctx.rule
         _, for_rows, for_weight, for_bias, _ = ctx.needs_input_grad
         upper = narrowed(gradients[0].contiguous(), narrow.dtype, [narrow])
-        gradient, sums = before_epilogue(upper, result, ctx.epilogue, bias=for_bias)
+        gradient, sums = before_epilogue((upper, result), ctx.epilogue, bias=for_bias)
         return (
             None,
             rule.affine(gradient, narrow, dtype=narrow.dtype) if for_rows else None,
@@ -259,15 +261,20 @@ class _WithEpilogue(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, bias: Tensor | None, epilogue: Epilogue) -> Tensor:
         apply_epilogue(rows, bias, epilogue)
         ctx.mark_dirty(rows)
-        ctx.epilogue = epilogue
+        ctx.epilogue, ctx.reads_in_chunks = epilogue, rows.is_cpu
         ctx.save_for_backward(rows)
         return rows
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (result,) = ctx.saved_tensors
-        needs_bias = ctx.needs_input_grad[1]
-        return *before_epilogue(gradients[0], result, ctx.epilogue, bias=needs_bias), None
+        (result,), (gradient,), needs_bias = ctx.saved_tensors, gradients, ctx.needs_input_grad[1]
+        out = result if is_last_use(result) else memory_of(result).empty(result, result.shape)
+        totals: Tensor | None = None
+        for chunk in gradient_chunks(gradient):
+            rows = gradient[chunk], result[chunk]
+            _, sums = before_epilogue(rows, ctx.epilogue, bias=needs_bias, out=out[chunk])
+            totals = sums if totals is None or sums is None else totals + sums
+        return out, totals, None
 
 
 def with_epilogue(rows: Tensor, bias: Tensor | None, epilogue: Epilogue) -> Tensor:
@@ -285,15 +292,34 @@ def has_epilogue_apart(epilogue: Epilogue | None, *inputs: Tensor) -> TypeGuard[
     return rectifies and any(rows.requires_grad for rows in inputs)
 
 
+def gradient_chunks(gradient: Tensor) -> list[slice]:
+    """Return slices, at least one, for work that reads a gradient (rows, any) once.
+
+    Each stays in cache if reading widens or computes its rows, see `RowProducts`.
+    """
+    if gradient.is_cpu and not arithmetic().sums_are_whole:
+        is_computed = type(gradient) is not Tensor
+        chunks = cache_chunks(gradient) if is_computed else row_chunks(gradient)
+        return chunks or [slice(None)]
+    return [slice(None)]
+
+
 def before_epilogue(
-    gradient: Tensor, result: Tensor | None, epilogue: Epilogue | None, *, bias: bool
+    rows: tuple[Tensor, Tensor | None],
+    epilogue: Epilogue | None,
+    *,
+    bias: bool,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradient of rows before their epilogue, and that of the bias if it is asked for.
 
-    `gradient` (rows, width) is that of the result, which is None without `epilogue`.
+    `rows` are the gradient (rows, width) of the result and the result, which is None without
+    `epilogue`. `out` is memory for the former, which may be the result's.
     """
-    whole, gradient = arithmetic().sums_are_whole, gradient.contiguous()
-    before, sums = epilogue_gradient(gradient, result, epilogue, of_bias=bias and not whole)
+    (gradient, result), whole = rows, arithmetic().sums_are_whole
+    before, sums = epilogue_gradient(
+        gradient.contiguous(), result, epilogue, of_bias=bias and not whole, out=out
+    )
     return before, arithmetic().total(before) if bias and whole else sums
 
 

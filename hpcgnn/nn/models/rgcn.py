@@ -55,7 +55,8 @@ class RGCNLayer(nn.Module):
         operator = view.operators[Aggregation.MEAN_BY_RELATION]
         rows: Tensor = self.own(view.own(x))
         matrices: Tensor = self.matrices
-        if self.coefficients is not None or not operator.size.chooses_columns:
+        maps_first = self.coefficients is not None or not operator.size.chooses_columns
+        if maps_first and not operator.size.is_kept:
             x, matrices = mapped_first(x, matrices)
         return relation_linear(operator, view.relation_rows, x, self.weights(matrices), rows)
 
@@ -69,6 +70,12 @@ class RGCN(LayeredModel):
     options = LayeredModel.options | {"num_bases"}
     maps_own_rows = True
     shift = "own.bias"
+
+    @classmethod
+    @override
+    def num_feature_products(cls, shape: ModelShape) -> int:
+        # Features are mapped to the columns of all bases first, where those are fewer.
+        return 0 if shape.num_bases else super().num_feature_products(shape)
 
     @classmethod
     @override
