@@ -169,13 +169,17 @@ class Trained(ABC):
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of the tested edges."""
         self.module.eval()
-        found = embedding_scores(self.task, self.embed(), self.scorer)
+        found = self.scores()
         self.module.train()
         return judge(self.task, found)
 
     @abstractmethod
-    def embed(self) -> Tensor:
-        """Return the embeddings (N, H) of all nodes."""
+    def epoch(self, seed: int, epoch: int) -> None:
+        """Train for an epoch."""
+
+    @abstractmethod
+    def scores(self) -> "Found":
+        """Return the scores of the tested edges."""
 
 
 class Ours(Trained):
@@ -191,10 +195,11 @@ class Ours(Trained):
         for loss_of in self._steps(seed, epoch):
             self.descend(loss_of(self.module))
 
-    def embed(self) -> Tensor:
-        """Return the embeddings of all nodes."""
+    def scores(self) -> "Found":
+        """Return the scores of the tested edges."""
         assert isinstance(self.module, LinkModel)
-        return self.module.embed(self.task.graph.view, self.task.graph.features)
+        rows = self.module.embed(self.task.graph.view, self.task.graph.features)
+        return embedding_scores(self.task, rows, self.scorer)
 
 
 def edge_loss(
@@ -224,10 +229,9 @@ class Factors(Trained):
         rows, others = self.module
         self.descend(edge_loss(lambda a, b: (rows[a] * others[b]).sum(-1), self._edges, len(rows)))
 
-    @torch.no_grad()
-    def evaluate(self) -> dict[str, float]:
-        """Return the metrics of the tested edges."""
-        return judge(self.task, two_sided_scores(self.task, *self.module))
+    def scores(self) -> "Found":
+        """Return the scores of the tested edges."""
+        return two_sided_scores(self.task, *self.module)
 
 
 class Peer(Trained):
@@ -253,9 +257,9 @@ class Peer(Trained):
 
         self.descend(edge_loss(score, self._edges, len(rows)))
 
-    def embed(self) -> Tensor:
-        """Return the embeddings of all nodes."""
-        return self._encoder(self.task.graph.features)
+    def scores(self) -> "Found":
+        """Return the scores of the tested edges."""
+        return embedding_scores(self.task, self._encoder(self.task.graph.features), self.scorer)
 
 
 class PygSAGE(nn.Module):
