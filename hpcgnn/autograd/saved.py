@@ -69,19 +69,23 @@ def _unpacked(kept: _Kept) -> Tensor:
     return kept if isinstance(kept, Tensor) else kept()
 
 
+# Functions that torch may rename: without them nothing is overwritten.
+_keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+_count_uses = getattr(torch._C, "_storage_Use_Count", None)
+
+
 def is_last_use(saved: Tensor) -> bool:
     """Return whether a backward pass may overwrite a tensor that its function saved.
 
     It may if nothing else holds the tensor's memory, and the graph is not kept for another pass.
     """
-    if torch._C._autograd._get_current_graph_task_keep_graph():
+    if _keeps_graph is None or _count_uses is None or _keeps_graph():
         return False
-    # The function holds the tensor once more than a tensor that nobody saved is held.
-    return _num_holders(saved) == _num_holders(torch.empty(0)) + 1
-
-
-def _num_holders(tensor: Tensor) -> int:
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    saved_uses, fresh_uses = (
+        _count_uses(each.untyped_storage()._cdata) for each in (saved, torch.empty(0))
+    )
+    # The function itself holds the tensor once more than a variable does.
+    return bool(saved_uses == fresh_uses + 1)
 
 
 class _Relu(torch.autograd.Function):
