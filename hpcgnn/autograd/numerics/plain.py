@@ -29,7 +29,6 @@ from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import (
     add_multiplied,
-    cache_chunks,
     empty_rows,
     like_rows,
     multiply,
@@ -44,6 +43,8 @@ from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
 
 _FEW_ROWS = 1 << 11
+_COMPUTED_BYTES = 1 << 22
+"""Size of a chunk of rows that are computed as they are read: an efficient product, in cache."""
 
 
 class Arithmetic:
@@ -297,11 +298,12 @@ def gradient_chunks(gradient: Tensor) -> list[slice]:
 
     Each stays in cache if reading widens or computes its rows, see `RowProducts`.
     """
-    if gradient.is_cpu and not arithmetic().sums_are_whole:
-        is_computed = type(gradient) is not Tensor
-        chunks = cache_chunks(gradient) if is_computed else row_chunks(gradient)
-        return chunks or [slice(None)]
-    return [slice(None)]
+    if not gradient.is_cpu or arithmetic().sums_are_whole:
+        return [slice(None)]
+    if type(gradient) is Tensor:
+        return row_chunks(gradient) or [slice(None)]
+    step = max(1, _COMPUTED_BYTES // max(1, gradient.shape[1] * gradient.element_size()))
+    return [slice(start, start + step) for start in range(0, max(1, len(gradient)), step)]
 
 
 def before_epilogue(
