@@ -29,7 +29,7 @@ from benchmarks.gpu_timing import device_name, device_peak_bytes
 from benchmarks.harness import interleave
 from benchmarks.plain_blocks import PlainBlock
 from hpcgnn.autograd import EdgeInputs, Step, run_steps
-from hpcgnn.comm import Moment, ProcessGrid, RowMap
+from hpcgnn.comm import ProcessGrid, RowMap, RunPosition
 from hpcgnn.kernels import reused_memory
 from hpcgnn.kernels.cuda.device import use_device
 from hpcgnn.messages import EdgeTable, MessageOperator
@@ -133,7 +133,7 @@ def our_way(
 
     def run(rows: Tensor, states: Tensor) -> Tensor:
         if case.again:
-            return run_steps(steps, (rows, states), Moment())[0]
+            return run_steps(steps, (rows, states), RunPosition())[0]
         for step in steps:
             rows, states = step.run(rows, states)
         return rows

@@ -28,7 +28,7 @@ from benchmarks.harness import surroundings
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.nn import LINK_LOSSES, SCORERS, LinkModel, Scorer
 from hpcgnn.sparse import read_adjacency
 from hpcgnn.storage import GraphStore

@@ -35,7 +35,7 @@ from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.console import print_json
-from hpcgnn.graph.products import Adjacency, make_operators
+from hpcgnn.graph.operators import Adjacency, make_operators
 from hpcgnn.kernels import reused_memory
 from hpcgnn.nn import MODELS, ModelShape, make_model
 from hpcgnn.operator import on_graph

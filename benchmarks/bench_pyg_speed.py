@@ -36,7 +36,7 @@ from benchmarks.harness import surroundings
 from hpcgnn import messages
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json
-from hpcgnn.pyg.own_layers import OWN
+from hpcgnn.pyg.builtin_layers import OWN
 
 WIDTH, CLASSES = 64, 8
 # Parameters of mallopt in glibc's malloc.h.

@@ -33,7 +33,7 @@ from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.console import print_json
-from hpcgnn.graph.choice import with_chosen_exchange
+from hpcgnn.graph.choose_exchange import with_chosen_exchange
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels import reused_memory
 from hpcgnn.spmm import SCHEDULES

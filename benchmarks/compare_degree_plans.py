@@ -17,7 +17,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config
 from hpcgnn.plan.degree_graph import DegreeGraph
-from hpcgnn.plan.shape import Shape, write_shape
+from hpcgnn.plan.graph_shape import Shape, write_shape
 from hpcgnn.plan.traffic import ALL, Ranks, Traffic
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore

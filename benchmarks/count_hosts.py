@@ -20,10 +20,10 @@ from hpcgnn.comm import Network
 from hpcgnn.config.config import Config, GraphConfig, RunConfig
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.model import ModelConfig
-from hpcgnn.graph.choice import ExchangeChoice, candidates, row_bytes
+from hpcgnn.graph.choose_exchange import ExchangeChoice, candidates, row_bytes
 from hpcgnn.partition import metis, random
 from hpcgnn.plan.estimates import product_moves, product_seconds
-from hpcgnn.plan.survey import StoredSurvey
+from hpcgnn.plan.ghost_rows import StoredSurvey
 from hpcgnn.plan.traffic import ALL, Ranks, between_hosts, sent_by_rank
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import EXCHANGES

@@ -19,7 +19,7 @@ from benchmarks.report import circumstances
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.partition import metis, random
 from hpcgnn.plan.estimates import product_moves, product_seconds
-from hpcgnn.plan.survey import StoredSurvey
+from hpcgnn.plan.ghost_rows import StoredSurvey
 from hpcgnn.plan.traffic import ALL, Ranks, sent_by_rank
 
 CUTS = ("debian:metis", "rmat:14:16:random", "grid3d:24:metis")

@@ -122,7 +122,7 @@ def ours(problem: Problem) -> Method:
     from hpcgnn.config.exchange import ExchangeConfig  # noqa: PLC0415
     from hpcgnn.graph.device import CPU as HOST  # noqa: PLC0415
     from hpcgnn.graph.device import Device  # noqa: PLC0415
-    from hpcgnn.graph.products import Adjacency, make_operators  # noqa: PLC0415
+    from hpcgnn.graph.operators import Adjacency, make_operators  # noqa: PLC0415
     from hpcgnn.nn import MODELS, ModelShape, for_loss, make_model  # noqa: PLC0415
     from hpcgnn.nn.losses import MeanLoss  # noqa: PLC0415
     from hpcgnn.nn.models.gat import GATLayer  # noqa: PLC0415
@@ -130,7 +130,7 @@ def ours(problem: Problem) -> Method:
     from hpcgnn.sparse import DistCSR  # noqa: PLC0415
     from hpcgnn.spmm.gpu.mpi import StagedTransport  # noqa: PLC0415
     from hpcgnn.trace import TraceRecorder  # noqa: PLC0415
-    from hpcgnn.train.kept_products import KeptProducts  # noqa: PLC0415
+    from hpcgnn.train.cached_products import CachedProducts  # noqa: PLC0415
 
     m, ids = problem.matrix, np.arange(problem.matrix.num_nodes)
     row_map = RowMap(np.array([0, m.num_nodes]), 0)
@@ -164,7 +164,7 @@ def ours(problem: Problem) -> Method:
         model=ModelConfig(name=problem.model),
         exchange=ExchangeConfig(keep_products="always" if problem.keep else "never"),
     )
-    view = KeptProducts(config, shape).for_training(products.view, features)
+    view = CachedProducts(config, shape).for_training(products.view, features)
     loss = MeanLoss(m.num_nodes).single_label
     return _whole(problem, lambda: for_loss(model, view, features, None), model, loss)
 

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import Communicator, ProcessGrid
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import Adjacency, make_operators
+from hpcgnn.graph.operators import Adjacency, make_operators
 from hpcgnn.nn import (
     GraphView,
     ModelShape,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hpcgnn import kernels
-from hpcgnn.autograd.crossing import as_device_array, shared_stream
+from hpcgnn.autograd.cupy_bridge import as_device_array, shared_stream
 from hpcgnn.kernels import cuda
 
 __all__ = ["FusedAttention", "Gradients"]

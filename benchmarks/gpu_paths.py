@@ -12,7 +12,7 @@ from benchmarks.spmm_graphs import SEED, Matrix
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import Device
-from hpcgnn.graph.products import Adjacency, make_operators
+from hpcgnn.graph.operators import Adjacency, make_operators
 from hpcgnn.kernels.cuda.device import load_cupy
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sparse import DistCSR

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 
 from benchmarks.spmm_graphs import Matrix
-from hpcgnn.autograd.crossing import as_device_array, as_tensor
+from hpcgnn.autograd.cupy_bridge import as_device_array, as_tensor
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
 
 __all__ = ["CusparseMatrix", "attention_peers", "product_peers"]

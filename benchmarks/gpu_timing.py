@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hpcgnn.autograd.crossing import shared_stream
+from hpcgnn.autograd.cupy_bridge import shared_stream
 from hpcgnn.kernels.cuda.device import load_cupy
 
 __all__ = ["copy_bandwidth", "device_name", "device_peak_bytes", "interleave_on_device"]

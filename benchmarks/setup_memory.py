@@ -16,8 +16,8 @@ from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.comm.mpi import MPI
 from hpcgnn.config.file import load_config
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.matrix import read_matrix
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.read_edges import read_matrix
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.spmm import Schedule, make_exchange
 from hpcgnn.storage import GraphStore, assign_parts
 from hpcgnn.trace import TraceRecorder

@@ -23,7 +23,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import config_from_tables
 from hpcgnn.config.options import choice
 from hpcgnn.errors import InputError
-from hpcgnn.graph.choice import with_chosen_exchange
+from hpcgnn.graph.choose_exchange import with_chosen_exchange
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.device import require_device
 from hpcgnn.graph.edge_views import EdgeViews
@@ -32,9 +32,9 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.pyg import Edges, EdgeShare
-from hpcgnn.pyg.divided import divide as divided
+from hpcgnn.pyg.divide_graph import divide as divided
+from hpcgnn.pyg.hetero_data import read_types
 from hpcgnn.pyg.loader import BatchSize
-from hpcgnn.pyg.stored import read_types
 from hpcgnn.spmd import all_of_launcher, collective
 from hpcgnn.spmm import AUTO
 from hpcgnn.storage import GraphStore
@@ -404,7 +404,7 @@ def distribute(
             raise InputError("exchange: has an effect only with kernels=True; give both")
         return pyg.distribute(module, seed)
     config = _config(".", {"exchange": {"method": "joint", **exchange}}, whole=True)
-    layers = pyg.own_layers(module)
+    layers = pyg.builtin_layers(module)
     if not layers:
         raise InputError(
             f"kernels=True: none of the layers of {type(module).__name__} equals a built-in one; "

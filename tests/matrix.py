@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from hpcgnn.pyg.refused import REFUSED
+from hpcgnn.pyg.unsupported_layers import REFUSED
 from tests.support.pyg_convs import CONVS, NORMS, WHEN_CALLED
 from tests.support.works import MODE, TABLES, Axis, Cell, cells, mode_pairs
 

@@ -37,7 +37,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import check_features
-from hpcgnn.graph.stored import check_graph
+from hpcgnn.graph.stored_rows import check_graph
 from hpcgnn.plan.command import plans_of
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import conflicts

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from hpcgnn.commands.command import find_command
+from hpcgnn.config.command_line import COMMON
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import describe_keys, load_config
-from hpcgnn.config.words import COMMON
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeData, GraphArrays, SeriesArrays, store_from_arrays
 from hpcgnn.train import first_config

@@ -22,9 +22,9 @@ from hpcgnn.nn import find_model
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.plan.degree_graph import DegreeGraph
+from hpcgnn.plan.graph_shape import Shape
 from hpcgnn.plan.mesh import MeshGraph, MeshShape
 from hpcgnn.plan.rehearsal import rehearse
-from hpcgnn.plan.shape import Shape
 from hpcgnn.plan.traffic import Ranks
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.train.tasks import check_run

@@ -30,8 +30,8 @@ from hpcgnn.partition import (
     read_pattern,
     volume_balanced,
 )
+from hpcgnn.plan.ghost_rows import StoredSurvey
 from hpcgnn.plan.rehearsal import in_fresh_process
-from hpcgnn.plan.survey import StoredSurvey
 from hpcgnn.plan.traffic import ALL, MOVEMENTS, Movement, Moves, Ranks, sent_by_rank
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore

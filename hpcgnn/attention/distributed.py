@@ -10,8 +10,8 @@ forward pass, the sequential one fetches them again, block by block.
 
 from copy import copy
 
+from hpcgnn.attention.fetch_and_push import FetchedValues, PushedStates, node_ids
 from hpcgnn.attention.operator import Softmax, WholePattern
-from hpcgnn.attention.remote import FetchedValues, PushedStates, node_ids
 from hpcgnn.attention.scores import AttentionInput, BackwardWalk, ScoredRows
 from hpcgnn.attention.softmax import AttentionState
 from hpcgnn.comm import ProcessGrid
@@ -57,12 +57,12 @@ class DistributedAttention(DistributedSpMM):
         if self._fetched is not None:
             ghost_ids = node_ids(self._fetched, column_ids)
             self._values = FetchedValues(
-                self._fetched, self._row_ids, ghost_ids, trace, grid.moment
+                self._fetched, self._row_ids, ghost_ids, trace, grid.run_position
             )
         if self._pushed is not None:
             target_ids = node_ids(self._pushed, row_ids)
             self._states = PushedStates(
-                self._pushed, target_ids, self._column_ids, trace, grid.moment
+                self._pushed, target_ids, self._column_ids, trace, grid.run_position
             )
 
     @collective
@@ -111,8 +111,8 @@ class DistributedAttention(DistributedSpMM):
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         self._check(inputs)
-        self.grid.moment.next_product()
-        now = self.grid.moment.now
+        self.grid.run_position.next_product()
+        now = self.grid.run_position.now
         scores, values, targets = inputs.scores, inputs.values, inputs.targets
         shape = len(targets), scores.heads, scores.result_width(values)
         state = AttentionState.empty(*shape, targets.dtype, self.memory)
@@ -142,7 +142,7 @@ class DistributedAttention(DistributedSpMM):
     ) -> Gradients:
         """Return the gradients of values, targets and weights; see `AttentionOperator`."""
         self._check(inputs)
-        self.grid.moment.next_product()
+        self.grid.run_position.next_product()
         scores, values, targets = inputs.scores, inputs.values, inputs.targets
         saved = SoftmaxGradient(softmax.lse, gradient, delta)
         zeros = self.memory.arrays.zeros

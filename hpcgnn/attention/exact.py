@@ -881,7 +881,7 @@ class PushedSums:
         sums = cls(fetched.ghosts, matrix.shape[1], IntegerSums(grid, trace, 0))
         parts = matrix.diagonal, matrix.remote
         counts = [np.bincount(part.indices, minlength=part.shape[1]) for part in parts]
-        with grid.moment.counting():
+        with grid.run_position.counting():
             terms = sums.home(np.concatenate(counts).astype(np.float64)[:, None])
         if most is not None:
             terms = np.array([[most]])
@@ -930,7 +930,7 @@ class ExactAttention:
         self._pushed = pushed
         self.trace, self.shape, self._exact, self._keeps = trace, matrix.shape, exact, keeps
         fetching, make_pushing = exchanges
-        self.moment = fetching.moment
+        self.run_position = fetching.run_position
         fetched, _ = fetching.bind(matrix)
         self._rows = _Side(matrix, _entries(matrix, edges), fetched.ghosts, by_row=True)
         self._of_columns = make_pushing, matrix, edges

@@ -1,12 +1,13 @@
 """Differentiable torch functions over distributed operators; layers below do not use torch."""
 
+from hpcgnn.autograd.activation_checkpointing import Step, run_steps
 from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.attention.additive import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.attention.products import ProductHeads, attend_products
 from hpcgnn.autograd.attention.relations import RelationHeads, attend_relations
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.epilogue import WIDENED, Epilogue
-from hpcgnn.autograd.graphs import (
+from hpcgnn.autograd.graph_pooling import (
     CopiesOfGraph,
     GraphMembers,
     GraphRows,
@@ -42,9 +43,8 @@ from hpcgnn.autograd.numerics.exact import ExactArithmetic
 from hpcgnn.autograd.numerics.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_with, loss_sum
 from hpcgnn.autograd.own_share import add_own_share, add_share, map_with_share
-from hpcgnn.autograd.rows import AskedRows, take_rows
-from hpcgnn.autograd.saved import relu, relu_, rematerialised
-from hpcgnn.autograd.segments import Step, run_steps
+from hpcgnn.autograd.recompute import relu, relu_, rematerialised
+from hpcgnn.autograd.rows import RequestedRows, take_rows
 from hpcgnn.autograd.sparse_features import SparseFeatures
 
 __all__ = [
@@ -53,7 +53,6 @@ __all__ = [
     "REDUCTIONS",
     "WIDENED",
     "Arithmetic",
-    "AskedRows",
     "Chain",
     "ChainMap",
     "ChosenSums",
@@ -72,6 +71,7 @@ __all__ = [
     "MappedRows",
     "ProductHeads",
     "RelationHeads",
+    "RequestedRows",
     "ScoresOf",
     "SparseFeatures",
     "Step",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn import kernels
-from hpcgnn.autograd.crossing import as_device_array, as_tensor, shared_stream
+from hpcgnn.autograd.cupy_bridge import as_device_array, as_tensor, shared_stream
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.reuse import empty
 

@@ -92,7 +92,7 @@ def fetch_rows(x: Tensor, request: RowRequest, trace: TraceRecorder) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class AskedRows:
+class RequestedRows:
     """Rows that this rank has requested from any ranks, each of which may be read many times.
 
     `x` are the fetched rows. With a `request`, they are this rank's own rows instead, and each read
@@ -105,13 +105,13 @@ class AskedRows:
 
     @classmethod
     @collective
-    def of(cls, x: Tensor, request: RowRequest | None, trace: TraceRecorder) -> "AskedRows":
+    def of(cls, x: Tensor, request: RowRequest | None, trace: TraceRecorder) -> "RequestedRows":
         """Return the requested rows of the ranks' `x` (num_local, width), `x` itself for None."""
         if request is None or (arithmetic().sums_are_whole and torch.is_grad_enabled()):
             return cls(x, request, trace)
         return cls(fetch_rows(x, request, trace), None, trace)
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> "AskedRows":
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "RequestedRows":
         """Return the rows after `change`, which treats each row alone."""
         return replace(self, x=change(self.x))
 

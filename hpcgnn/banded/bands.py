@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcgnn.banded.edges import TypedEdges
 from hpcgnn.banded.supernodes import Supernodes, SupernodeSlices
-from hpcgnn.comm import Moment
+from hpcgnn.comm import RunPosition
 from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, Mask
@@ -56,7 +56,7 @@ class BandedOperator:
         trace: TraceRecorder,
         supernodes: Supernodes | None = None,
     ) -> None:
-        self.trace, self.moment = trace, Moment()
+        self.trace, self.run_position = trace, RunPosition()
         self._block, self._num_types = block, edges.num_types
         self._num_nodes = edges.num_nodes
         self._num_blocks = max(1, -(-edges.num_nodes // block))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import Moment
+from hpcgnn.comm import RunPosition
 from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.sparse import LocalCSR, LocalMatrix
 from hpcgnn.sparse.device import DeviceCSR
@@ -71,7 +71,7 @@ class LocalOperator:
     def __init__(self, matrix: LocalMatrix, trace: TraceRecorder) -> None:
         # Transpose now: operators are made ahead of the step that needs them.
         self.trace, self.matrix, self._transposed = trace, matrix, matrix.transposed
-        self.moment = Moment()
+        self.run_position = RunPosition()
         self.size = OperatorSize(*matrix.shape, matrix.nnz, 0)
 
     @property

@@ -13,14 +13,14 @@ from hpcgnn.comm.collective import (
 )
 from hpcgnn.comm.grid import Place, ProcessGrid, share_on_hosts
 from hpcgnn.comm.halo import CommPlan, Request, Volume
-from hpcgnn.comm.joined import JoinedMessages, are_joined
-from hpcgnn.comm.moment import Instant, Moment, Way
+from hpcgnn.comm.joined_messages import JoinedMessages, are_joined
 from hpcgnn.comm.mpi import Communicator, installed_mpi, mpi_library, takes_device_memory
 from hpcgnn.comm.network import Link, Network, Sent, clock_offset, measure_links
 from hpcgnn.comm.progress import MessageProgress
 from hpcgnn.comm.rank_group import ONE_PROCESS, MpiGroup, RankGroup
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists, rows_of
 from hpcgnn.comm.row_map import RowMap
+from hpcgnn.comm.run_position import Instant, RunPosition, Way
 from hpcgnn.comm.stages import Message, Stage, rows_of_messages, shift_times
 from hpcgnn.comm.transfer import (
     Transfer,

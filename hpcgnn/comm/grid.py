@@ -30,10 +30,10 @@ from time import perf_counter
 import numpy as np
 
 from hpcgnn.comm.buffers import BufferPool
-from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.comm.neighbourhoods import Neighbourhoods
 from hpcgnn.comm.progress import MessageProgress
+from hpcgnn.comm.run_position import RunPosition
 from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.transfer import allreduce_max, allreduce_sum, start_broadcast
 from hpcgnn.errors import CollectiveInputError
@@ -71,10 +71,9 @@ class ProcessGrid:
 
     It owns its communicators. Use as a context manager, or call `close` on all ranks: freeing them
     is collective, and a garbage collector runs at different times on different ranks. It also owns
-    `buffers`, the memory of all exchanges, `moment`, the position in the run, and `progress`, which
-    keeps messages moving while its rank computes. `host_names` are the hosts of all its ranks; they
-    are compared by name, since the shared-memory split of some MPI builds reports every rank as
-    alone.
+    `buffers`, the memory of all exchanges, `run_position`, and `progress`, which keeps messages
+    moving while its rank computes. `host_names` are the hosts of all its ranks; they are compared
+    by name, since the shared-memory split of some MPI builds reports every rank as alone.
 
     `comm` is duplicated. `host` names this rank's host; None asks the system. `place` lets this
     process rehearse a rank of a grid whose other ranks do not exist; None: it is its own rank in
@@ -112,7 +111,8 @@ class ProcessGrid:
             self.block, self.replica = place.block, place.replica
         self.host = host if host is not None else platform.node()
         self.host_names: list[str] = self.world.allgather(self.host)
-        self.buffers, self.moment, self.progress = BufferPool(), Moment(), MessageProgress()
+        self.buffers, self.run_position = BufferPool(), RunPosition()
+        self.progress = MessageProgress()
         self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
         self._unreplicated: ProcessGrid | None = None
@@ -220,14 +220,14 @@ class ProcessGrid:
         """Return a grid of this layer, for work that each replica or group does on its own.
 
         It is this grid itself if there is one replica and one group; otherwise the first use is
-        collective, `close` frees it, and it shares `buffers` and `moment`.
+        collective, `close` frees it, and it shares `buffers` and `run_position`.
         """
         if self.replication == self.groups == 1:
             return self
         if self._unreplicated is None:
             place = self._place and replace(self._place, replication=1, replica=0, groups=1)
             grid = ProcessGrid(self.layer, host=self.host, place=place)
-            grid.buffers, grid.moment = self.buffers, self.moment
+            grid.buffers, grid.run_position = self.buffers, self.run_position
             self._unreplicated = grid
         return self._unreplicated
 

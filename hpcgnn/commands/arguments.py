@@ -38,7 +38,7 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from hpcgnn import console
-from hpcgnn.config.words import COMMON
+from hpcgnn.config.command_line import COMMON
 from hpcgnn.errors import ELSEWHERE, USAGE_ERROR, CollectiveExit, instead_of, meant_by
 from hpcgnn.spmd import is_first
 

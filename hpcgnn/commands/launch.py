@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from hpcgnn.commands.streams import guard_streams
-from hpcgnn.config.words import given
+from hpcgnn.config.command_line import given
 from hpcgnn.errors import (
     EXIT_TERMINATED,
     USAGE_ERROR,

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.config.command_line import value_of
 from hpcgnn.config.config import Config
 from hpcgnn.config.options import known, typed
-from hpcgnn.config.words import value_of
 from hpcgnn.errors import InputError, instead_of, meant_by
 
 _SECTIONS: Mapping[str, type] = dict(typing.get_type_hints(Config))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.convert.pieces import OneReaderError
+from hpcgnn.convert.divide_input import OneReaderError
 from hpcgnn.convert.read.files import PARQUET
 from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.series import FieldArray, Series, join_fields, timed

@@ -11,9 +11,9 @@ import numpy as np
 from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import number, report
 from hpcgnn.convert.columns import node_columns, node_types, sparse_column, split_names
-from hpcgnn.convert.feed import EdgeFeed, role_sizes
 from hpcgnn.convert.nodes import check_nodes
-from hpcgnn.convert.parts import Parts, key_of
+from hpcgnn.convert.resume import SavedConversion, key_of
+from hpcgnn.convert.send_edges import EdgeFeed, role_sizes
 from hpcgnn.convert.series import Series, total_missing
 from hpcgnn.convert.source import (
     ConvertOptions,
@@ -101,17 +101,17 @@ def write_store(
         if source.sample is not None or ranks.rank == 0:
             options.check_used(str(source.path))
     with ExitStack() as stack:
-        parts = None
+        saved = None
         if resume:
             key = ranks.from_first(lambda: key_of(source.inputs, options.given(), format_name))
             folder = out.with_name(f"{out.name}.parts")
-            parts = stack.enter_context(Parts(folder, ranks, key))
+            saved = stack.enter_context(SavedConversion(folder, ranks, key))
         with ranks.agree():
-            feed = stack.enter_context(EdgeFeed(source, options, ranks, parts))
+            feed = stack.enter_context(EdgeFeed(source, options, ranks, saved))
         feed.run()
         report = _write(feed, source, out, options, format_name, ranks)
-        if parts is not None:
-            parts.remove()
+        if saved is not None:
+            saved.remove()
     return report
 
 

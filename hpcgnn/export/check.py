@@ -18,7 +18,7 @@ from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.graph.structure import structural_features
 from hpcgnn.nn import NodeModel, TypedRows
 from hpcgnn.spmd import collective

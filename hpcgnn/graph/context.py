@@ -9,7 +9,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import CPU, Device, open_device
 from hpcgnn.graph.inputs import Scales
-from hpcgnn.graph.products import Operators, make_operators
+from hpcgnn.graph.operators import Operators, make_operators
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import EdgesOutside, HiddenEdges

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.crossing import own_stream
+from hpcgnn.autograd.cupy_bridge import own_stream
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError

@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcgnn.comm import RowRequest, agree, allreduce_sum, rows_of
 from hpcgnn.graph.inputs import Scales, Scaling
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.sparse import EdgeRows, read_edge_rows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split

@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.comm import RowMap, agree
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
-from hpcgnn.graph.products import Adjacency, make_operators
+from hpcgnn.graph.operators import Adjacency, make_operators
 from hpcgnn.nn import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.pyg import Call, Edges, EdgeShare

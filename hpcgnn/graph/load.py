@@ -16,18 +16,18 @@ from hpcgnn.graph.facts import (
 from hpcgnn.graph.feature_storage import FeatureStorage
 from hpcgnn.graph.inputs import make_inputs
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
-from hpcgnn.graph.labelled import Labelled, Reading, TargetScale, label_nodes
+from hpcgnn.graph.labels import Labelled, Reading, TargetScale, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
-from hpcgnn.graph.matrix import (
+from hpcgnn.graph.operators import Adjacency, Products
+from hpcgnn.graph.read_edges import (
     ReadMatrix,
     read_edge_rows_of,
     read_matrix,
     read_union,
     relation_names,
 )
-from hpcgnn.graph.products import Adjacency, Products
 from hpcgnn.graph.smoothing import Smoother, make_smoother
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.graph.structure import with_structure
 from hpcgnn.kernels import loading
 from hpcgnn.nn import GraphView

@@ -11,7 +11,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
 from hpcgnn.graph.inputs import Scales
-from hpcgnn.graph.products import Adjacency, Products
+from hpcgnn.graph.operators import Adjacency, Products
 from hpcgnn.graph.smoothing import Smoother
 from hpcgnn.nn import (
     GraphView,

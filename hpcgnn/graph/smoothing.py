@@ -7,9 +7,9 @@ from torch import Tensor
 
 from hpcgnn.autograd import arithmetic
 from hpcgnn.graph.label_inputs import label_columns, training_mask
-from hpcgnn.graph.matrix import check_weights
-from hpcgnn.graph.products import Adjacency, traced_sums
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.operators import Adjacency, traced_sums
+from hpcgnn.graph.read_edges import check_weights
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.nn import CorrectAndSmooth, Propagation
 from hpcgnn.operator import Aggregation, AggregationOperator, Transposed
 from hpcgnn.sparse import DistCSR, read_adjacency

@@ -12,9 +12,9 @@ from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid, RowMap, agree, redistribute
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.feature_storage import FeatureStorage
-from hpcgnn.graph.matrix import check_weights
-from hpcgnn.graph.products import Adjacency
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.operators import Adjacency
+from hpcgnn.graph.read_edges import check_weights
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.nn import draw_vectors
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sparse import DistCSR, LocalCSR, PatternRows, read_adjacency

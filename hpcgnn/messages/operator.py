@@ -104,7 +104,7 @@ class MessageOperator(DistributedSpMM):
         fetched, own = self._fetched, self._diagonal
         assert fetched is not None
         self._columns = matrix.row_map.start, matrix.column_nodes
-        self.sources = RemoteRows(fetched, self.moment, trace)
+        self.sources = RemoteRows(fetched, self.run_position, trace)
         blocks = [_expanded(block, table) for block in (own, *fetched.blocks)]
         ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
         same = fetched.push_blocks is fetched.blocks
@@ -154,7 +154,7 @@ class MessageOperator(DistributedSpMM):
             return None
         remote, table, per_row = bound
         self._degrees_elsewhere = per_row
-        rows = RemoteRows(remote, self.moment, self.trace)
+        rows = RemoteRows(remote, self.run_position, self.trace)
         parts, numbers = [], []
         for stage in remote.push_blocks:
             block, of_stage = _expanded(_on_host(stage).transposed, table)

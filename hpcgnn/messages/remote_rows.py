@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from hpcgnn.attention.remote import push_order, store_rows
+from hpcgnn.attention.fetch_and_push import push_order, store_rows
 from hpcgnn.attention.softmax import widen
-from hpcgnn.comm import Instant, Moment
+from hpcgnn.comm import Instant, RunPosition
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Fetch, Push
 from hpcgnn.spmm.exchange.stages import Combine
@@ -39,8 +39,8 @@ class RemoteRows:
     A fetch brings the rows; a push takes sums for them to their owners.
     """
 
-    def __init__(self, part: RemotePart, moment: Moment, trace: TraceRecorder) -> None:
-        self._part, self._moment, self._trace = part, moment, trace
+    def __init__(self, part: RemotePart, run_position: RunPosition, trace: TraceRecorder) -> None:
+        self._part, self._run_position, self._trace = part, run_position, trace
         self._order = [
             None if order is None else part.memory.put(order) for order in push_order(part)
         ]
@@ -76,8 +76,8 @@ class RemoteRows:
         return self._part.ghosts.start_fetch(rows, keep=keep and self.keeps, columns=packing)
 
     def _next_product(self) -> Instant:
-        self._moment.next_product()
-        return self._moment.now
+        self._run_position.next_product()
+        return self._run_position.now
 
     @neighborwise_collective
     def arrived(self, fetch: Fetch, index: int, dtype: np.dtype[np.generic]) -> Array:
@@ -91,7 +91,7 @@ class RemoteRows:
         return rows if order is None else rows[order]
 
     @collective
-    def again(self, rows: Array, fetched: Fetched) -> Iterator[tuple[int, Array]]:
+    def fetch_again(self, rows: Array, fetched: Fetched) -> Iterator[tuple[int, Array]]:
         """Yield each stage's number and its rows, kept or fetched again, in the order of a push."""
         kept = fetched.kept
         fetch = self.start_fetch(rows, fetched.drawn) if kept is None else None
@@ -144,7 +144,7 @@ class RemoteRows:
         """
 
         def fill(push: Push) -> None:
-            for index, arrived in self.again(rows, fetched):
+            for index, arrived in self.fetch_again(rows, fetched):
                 self._send(push, index, partial(gradient, index, arrived))
 
         return Pushing(self._part, self.start_push(total, lambda: total), fill)

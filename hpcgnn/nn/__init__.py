@@ -35,6 +35,7 @@ from hpcgnn.nn.models.ggnn import (
     make_propagator,
 )
 from hpcgnn.nn.models.registry import MODELS, find_model, make_model
+from hpcgnn.nn.multi_task import HeadedModel, MultiTaskModel, make_headed_model
 from hpcgnn.nn.node_types import (
     InputLayers,
     NodeFeatures,
@@ -45,7 +46,6 @@ from hpcgnn.nn.node_types import (
 )
 from hpcgnn.nn.norm import NORMS, NORMS_OVER_NODES, make_norm
 from hpcgnn.nn.readout import READOUTS, make_graph_model
-from hpcgnn.nn.several import HeadedModel, SeveralModel, make_headed_model
 
 __all__ = [
     "EDGE_READER",
@@ -75,6 +75,7 @@ __all__ = [
     "MeanLoss",
     "Model",
     "ModelShape",
+    "MultiTaskModel",
     "NodeFeatures",
     "NodeModel",
     "NodeTraits",
@@ -82,7 +83,6 @@ __all__ = [
     "Propagator",
     "PropagatorName",
     "Scorer",
-    "SeveralModel",
     "TrainableModule",
     "TypedModel",
     "TypedRows",

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, Step, run_steps, widened
 from hpcgnn.nn.edge_linear import EdgeNetwork
-from hpcgnn.nn.even import EvenModel
+from hpcgnn.nn.equal_width import EqualWidthModel
 from hpcgnn.nn.model import GraphView, LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -37,7 +37,7 @@ class EdgeStateLayer(nn.Module):
         return self.updated(own, summed), new
 
 
-class EdgeStateModel(EvenModel):
+class EdgeStateModel(EqualWidthModel):
     """A model whose layers update rows of nodes and states of edges.
 
     States start as a map of the edges' features; they belong to the owners of the edges' targets.
@@ -96,7 +96,7 @@ class EdgeStateModel(EvenModel):
         steps = [Step(partial(run, n), self.layers[index]) for n, index in enumerate(indices)]
         before, states = carried
         inputs = h_NH, edges[0].carry(before, states)
-        h_NH, states = run_steps(steps, inputs, operator.moment)
+        h_NH, states = run_steps(steps, inputs, operator.run_position)
         return h_NH, (edges[-1], states)
 
     @collective

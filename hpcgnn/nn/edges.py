@@ -6,7 +6,7 @@ Shape suffixes: R rows of nodes, E edges, H width of the embeddings, F features 
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import AskedRows, arithmetic, relu
+from hpcgnn.autograd import RequestedRows, arithmetic, relu
 from hpcgnn.nn.edge_linear import EdgeLinear
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import EmbeddingModel, NodeModel
@@ -38,14 +38,14 @@ class EdgeDecoder(nn.Module):
         self.output = Linear(hidden, outputs)
         self.symmetric = symmetric
 
-    def ends(self, rows_RH: AskedRows) -> tuple[AskedRows, AskedRows]:
+    def ends(self, rows_RH: RequestedRows) -> tuple[RequestedRows, RequestedRows]:
         """Return the targets' and the sources' parts of the first map, (R, hidden) each."""
         return rows_RH.mapped(self.first.of_targets), rows_RH.mapped(self.first.map_sources)
 
     @collective
     def forward(
         self,
-        ends: tuple[AskedRows, AskedRows],
+        ends: tuple[RequestedRows, RequestedRows],
         places: tuple[LocalIndices, LocalIndices],
         relations_E: Tensor,
         features_EF: Tensor | None,

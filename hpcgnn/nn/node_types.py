@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import AskedRows, DropoutKey, linear_by_type
+from hpcgnn.autograd import DropoutKey, RequestedRows, linear_by_type
 from hpcgnn.comm import Communicator, RowMap, RowRequest
 from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.kernels.mixing import murmur_mix, uniform
@@ -49,7 +49,7 @@ class VectorOwners:
         requested = distinct(numbers, row_map.num_rows)
         positions = numbered(requested, np.arange(len(requested), dtype=np.int32), numbers)
         request = RowRequest.make(self.layer, row_map, requested)
-        return AskedRows.of(vectors, request, self.trace).at(positions)[0]
+        return RequestedRows.of(vectors, request, self.trace).at(positions)[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Aggregation operators of layers: linear maps of node rows with their adjoints.
 
 `AggregationOperator` is the protocol that products, bands and sampled subgraphs implement;
-`Transposed` and `KeptProduct` wrap an operator. An `Aggregation` names a scaled matrix, and
+`Transposed` and `CachedProduct` wrap an operator. An `Aggregation` names a scaled matrix, and
 `choose_order` decides between A (X W) and (A X) W.
 """
 
@@ -13,12 +13,12 @@ from hpcgnn.operator.order import (
     choose_order,
     choose_relation_order,
     heads_share_input,
-    is_worth_keeping,
+    is_worth_caching,
 )
 from hpcgnn.operator.protocol import (
     AggregationOperator,
+    CachedProduct,
     ChoosingOperator,
-    KeptProduct,
     Meanwhile,
     OperatorSize,
     RankSums,

@@ -150,7 +150,7 @@ _ENOUGH_READS = 2.5
 """The least number of reads that each value of a kept product must save in an epoch."""
 
 
-def is_worth_keeping(
+def is_worth_caching(
     size: OperatorSize, widths: tuple[int, int], num_relations: int = 0, *, trains: bool = False
 ) -> bool:
     """Tell whether keeping a product with features saves enough for its memory; same on all ranks.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
-from hpcgnn.comm import Moment
+from hpcgnn.comm import RunPosition
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
@@ -22,7 +22,7 @@ class OperatorSize:
     """Sizes summed over all block rows, equal on all ranks, so that all ranks decide the same.
 
     `num_moved` counts the rows and partial sums that one product moves between ranks. `is_kept`
-    says that the product with its one input is stored, see `KeptProduct`; `is_sequential` that
+    says that the product with its one input is stored, see `CachedProduct`; `is_sequential` that
     exchanges hold few ghosts at a time, so memory matters more than a second product;
     `chooses_columns` that the operator is a `ChoosingOperator`.
     """
@@ -45,12 +45,12 @@ class AggregationOperator(Protocol):
     """A linear map of node rows and its adjoint.
 
     `apply` and `apply_transpose` are collective over the ranks that share the operator, and satisfy
-    ⟨A x, y⟩ = ⟨x, Aᵀ y⟩ summed over ranks. `moment` numbers its products.
+    ⟨A x, y⟩ = ⟨x, Aᵀ y⟩ summed over ranks. `run_position` numbers its products.
     """
 
     trace: TraceRecorder
     size: OperatorSize
-    moment: Moment
+    run_position: RunPosition
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -82,7 +82,7 @@ class Transposed:
     def __init__(self, operator: AggregationOperator) -> None:
         self._operator = operator
         self.trace, self.size = operator.trace, operator.size.transposed
-        self.moment = operator.moment
+        self.run_position = operator.run_position
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -101,7 +101,7 @@ class Transposed:
         return self._operator.apply(gradient, meanwhile)
 
 
-class KeptProduct:
+class CachedProduct:
     """An operator A with a stored product, that with one C-contiguous input x.
 
     Neither x nor the product may be changed; the adjoint takes any rows.
@@ -111,7 +111,7 @@ class KeptProduct:
     def __init__(self, operator: AggregationOperator, x: Array) -> None:
         self._operator, self._x = operator, x
         self.trace, self.size = operator.trace, replace(operator.size, is_kept=True)
-        self.moment = operator.moment
+        self.run_position = operator.run_position
         self.product = operator.apply(x)
 
     @property

@@ -30,9 +30,9 @@ from hpcgnn.plan.estimates import (
     fastest,
     predict,
 )
+from hpcgnn.plan.graph_shape import Shape, read_tables, write_shape
 from hpcgnn.plan.mesh import MeshGraph, MeshShape
 from hpcgnn.plan.objectives import Predictions, find_predictions
-from hpcgnn.plan.shape import Shape, read_tables, write_shape
 from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
@@ -123,7 +123,9 @@ def main(options: argparse.Namespace) -> int:
             ]
             candidates += rehearsed("rehearsing by stages", staged)
         if again := contenders(candidates, options.memory):
-            second = rehearsed("rehearsing the fastest again", [candidates[i].again for i in again])
+            second = rehearsed(
+                "rehearsing the fastest again", [candidates[i].rehearsed_choice for i in again]
+            )
             for index, repeated in zip(again, second, strict=True):
                 candidates[index] = candidates[index].with_second(repeated)
     best = fastest(candidates, options.memory)

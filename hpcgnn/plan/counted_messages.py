@@ -76,7 +76,8 @@ class CountedExchange:
     def __init__(
         self, inner: GhostExchange, log: Log, key: PatternKey, channel: Channel, *, pushed: bool
     ) -> None:
-        self._inner, self._log, self._key, self._moment = inner, log, key, channel.grid.moment
+        self._inner, self._log, self._key = inner, log, key
+        self._run_position = channel.grid.run_position
         self._what: RowTransfer = "pushed" if pushed else "fetched"
         self._is_ahead = channel.schedule.window(2) > 1
 
@@ -100,9 +101,9 @@ class CountedExchange:
 
     def _note(self, rows: Array, columns: Packing | None, *, reverse: bool) -> Window:
         wire = self._inner.push_wire if reverse else self._inner.wire
-        size = wire.way_bytes(rows, self._moment, columns, forward=not reverse)
+        size = wire.way_bytes(rows, self._run_position, columns, forward=not reverse)
         joined = self._inner.carrier.joined_row_bytes
-        bits = self._moment.sum_bits if wire.has_sums(rows, forward=not reverse) else 0
+        bits = self._run_position.sum_bits if wire.has_sums(rows, forward=not reverse) else 0
         sums = (rows.shape[1], bits) if bits else None
         window = at_once()
         self._log(Movement(self._key, self._what, reverse, size, joined, sums, window))

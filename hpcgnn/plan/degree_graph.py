@@ -21,11 +21,11 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
 from hpcgnn.nn import find_model
 from hpcgnn.operator import on_graph
-from hpcgnn.plan.drawn import DrawnParts, DrawnRow, Reach
+from hpcgnn.plan.graph_shape import Edges, Entries, Shape
 from hpcgnn.plan.objectives import Predicted
-from hpcgnn.plan.peers import Answers, PatternShare
-from hpcgnn.plan.shape import Edges, Entries, Shape
-from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey
+from hpcgnn.plan.planned_graph import OwnEdges, PlannedGraph, Survey
+from hpcgnn.plan.random_graph import DrawnParts, DrawnRow, Reach
+from hpcgnn.plan.simulated_peers import Answers, PatternShare
 from hpcgnn.plan.traffic import ALL, Pairs, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import EdgeTable
 from hpcgnn.sparse.pieces import distinct

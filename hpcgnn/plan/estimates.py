@@ -11,9 +11,9 @@ import scipy
 from hpcgnn.comm import Network, Sent
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
-from hpcgnn.graph.choice import ExchangeChoice, candidates, joins_messages, row_bytes
+from hpcgnn.graph.choose_exchange import ExchangeChoice, candidates, joins_messages, row_bytes
+from hpcgnn.plan.planned_graph import Planned, Survey
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
-from hpcgnn.plan.share import Planned, Survey
 from hpcgnn.plan.traffic import (
     ALL,
     MOVEMENTS,
@@ -181,7 +181,7 @@ class Candidate:
         return self.computing_s * self.threads + (waits_s if self.crowding == 1 else 0.0)
 
     @property
-    def again(self) -> Choice:
+    def rehearsed_choice(self) -> Choice:
         """The same choice with the block row whose rehearsal gave these seconds."""
         return replace(self.choice, block=self.rehearsed_rank // self.choice.replication)
 

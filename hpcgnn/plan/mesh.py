@@ -31,9 +31,9 @@ from hpcgnn.comm import Place, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.gallery.shapes import GridEdges
-from hpcgnn.plan.peers import PatternShare
-from hpcgnn.plan.shape import Table, read_tables
-from hpcgnn.plan.share import Planned, Share, Survey
+from hpcgnn.plan.graph_shape import Table, read_tables
+from hpcgnn.plan.planned_graph import Planned, Share, Survey
+from hpcgnn.plan.simulated_peers import PatternShare
 from hpcgnn.plan.traffic import Pairs, PatternKey, Ranks, Traffic
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective

@@ -13,13 +13,13 @@ from hpcgnn.autograd import GraphMembers
 from hpcgnn.comm import RowMap, RowRequest
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.config.joined import width_of, with_one_width
+from hpcgnn.config.multi_task import width_of, with_one_width
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import training_mask
-from hpcgnn.graph.labelled import Labelled, even_rows
+from hpcgnn.graph.labels import Labelled, even_rows
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.plan.counted_messages import WantedRows
 from hpcgnn.plan.traffic import PatternKey
 from hpcgnn.sparse import HiddenEdges
@@ -31,16 +31,16 @@ from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.edges.predicted import PredictedEdges, encoder_facts, read_predicted
 from hpcgnn.train.fields.dynamics import unit_scales
 from hpcgnn.train.fields.frames import Columns
-from hpcgnn.train.fields.measure import measure
+from hpcgnn.train.fields.measure_scales import measure
 from hpcgnn.train.fields.objective import FieldObjective, field_facts
 from hpcgnn.train.fields.samples import Series
 from hpcgnn.train.fields.windows import PARTS, Windows
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
 from hpcgnn.train.links.objective import LinkObjective, link_facts
 from hpcgnn.train.links.pairs import DrawnPairs, Pairs, Tested
+from hpcgnn.train.objectives.multi_task import MultiTaskObjective, train_together
 from hpcgnn.train.objectives.nodes import GraphsObjective
 from hpcgnn.train.objectives.objective import GraphObjective, Objective
-from hpcgnn.train.objectives.several import SeveralObjectives, several
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 GRAPHS: PatternKey = (None, "graphs")
@@ -478,7 +478,7 @@ class PredictedTogether(Predicted):
         for name, part in self.parts.items():
             own = {key: requests[_joined_key(name, key)] for key in _keys_of(name, requests)}
             parts[name] = part.objective(replace(graph, facts=self.facts[name]), config, own)
-        return several(self.objective_type)(graph, config, parts)
+        return train_together(self.objective_type)(graph, config, parts)
 
 
 def _joined_key(name: str, key: PatternKey) -> PatternKey:
@@ -497,7 +497,7 @@ class WholeTogether(Predictions):
     cuts_rows = False
 
     @collective
-    def __init__(self, objective: type[SeveralObjectives], read: ReadRows) -> None:
+    def __init__(self, objective: type[MultiTaskObjective], read: ReadRows) -> None:
         self._objective = objective
         self._parts = {
             name: find_predictions(part)(part, read) for name, part in objective.kinds.items()
@@ -534,7 +534,7 @@ PREDICTIONS: Mapping[type[Objective], type[Predictions]] = {
     EdgeObjective: WholeEdges,
     GraphsObjective: WholeGraphs,
     FieldObjective: WholeFields,
-    SeveralObjectives: WholeTogether,
+    MultiTaskObjective: WholeTogether,
 }
 """The classes that count the traffic of objectives with more than the model's products."""
 

@@ -26,14 +26,14 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.graph.inputs import Scales, make_inputs
 from hpcgnn.graph.local_graph import LocalGraph, node_traits
-from hpcgnn.graph.products import Adjacency, ExactOperators, Matrices, Operators, Products
+from hpcgnn.graph.operators import Adjacency, ExactOperators, Matrices, Operators, Products
 from hpcgnn.kernels import loading, reused_memory
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.plan.clock import computing_s, waited_for_core
 from hpcgnn.plan.counted_messages import CountedExchange, CountedSum, Log, SilentTransport, at_once
 from hpcgnn.plan.forks import FORK, imported, resident, status_bytes
-from hpcgnn.plan.peers import KnownPeers
-from hpcgnn.plan.share import OwnEdges, Share
+from hpcgnn.plan.planned_graph import OwnEdges, Share
+from hpcgnn.plan.simulated_peers import KnownPeers
 from hpcgnn.plan.traffic import (
     ALL,
     Movement,

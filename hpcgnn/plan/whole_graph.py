@@ -14,15 +14,15 @@ from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import restricted_aggregations, shape_for, typed_nodes
 from hpcgnn.graph.load import find_facts
-from hpcgnn.graph.matrix import read_matrix
-from hpcgnn.graph.products import occupied_rows
-from hpcgnn.graph.stored import StoredRows, read_rows
+from hpcgnn.graph.operators import occupied_rows
+from hpcgnn.graph.read_edges import read_matrix
+from hpcgnn.graph.stored_rows import StoredRows, read_rows
 from hpcgnn.nn import find_model
 from hpcgnn.plan.counted_messages import WantedRows
+from hpcgnn.plan.ghost_rows import StoredSurvey
 from hpcgnn.plan.objectives import Predicted, ReadRows, find_predictions
-from hpcgnn.plan.peers import PatternShare
-from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey, numbered_edges
-from hpcgnn.plan.survey import StoredSurvey
+from hpcgnn.plan.planned_graph import OwnEdges, PlannedGraph, Survey, numbered_edges
+from hpcgnn.plan.simulated_peers import PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key, exact_key
 from hpcgnn.sparse import DistCSR, EdgeTable, active_sets, copies_of, restrict, round_weights
 from hpcgnn.spmd import collective

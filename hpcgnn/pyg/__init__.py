@@ -5,6 +5,6 @@ rows that other ranks own. A torch function mode detects where a module indexes 
 fetches their rows, or returns sums at them to their owners.
 """
 
+from hpcgnn.pyg.builtin_layers import Call, builtin_layers
 from hpcgnn.pyg.calls import distribute, distributed, mark_rows, prepare, share_of
 from hpcgnn.pyg.edges import Edges, EdgeShare, Pattern, RowShare
-from hpcgnn.pyg.own_layers import Call, own_layers

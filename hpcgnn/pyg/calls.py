@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
+from hpcgnn.pyg.builtin_layers import ViewOf, run_on_operators
 from hpcgnn.pyg.edges import Edges, EdgeShare, Index, RowShare
 from hpcgnn.pyg.marks import mark
 from hpcgnn.pyg.mode import OverRanks
-from hpcgnn.pyg.own_layers import ViewOf, run_on_operators
-from hpcgnn.pyg.refused import check_layers
+from hpcgnn.pyg.unsupported_layers import check_layers
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -72,7 +72,7 @@ def mark_layers(module: nn.Module) -> None:
 def prepare(module: nn.Module, view_of: ViewOf | None = None) -> None:
     """Prepare a module to run over ranks; raises `InputError` if one of its layers cannot.
 
-    With `view_of`, layers that equal a built-in one run on operators, see `own_layers`.
+    With `view_of`, layers that equal a built-in one run on operators, see `builtin_layers`.
     """
     check_layers(module)
     mark_layers(module)

@@ -15,7 +15,7 @@ from hpcgnn.doctor.findings import FAULT, GOOD, REMARK, Finding
 from hpcgnn.kernels import SparseMatrix, available_isas, spmm, spmm_transpose
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
 from hpcgnn.partition import read_pattern
-from hpcgnn.selftest.scene import SEED, Scene
+from hpcgnn.selftest.fixtures import SEED, Fixtures
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import METHODS
 from hpcgnn.storage import GraphStore
@@ -53,28 +53,28 @@ def _difference(result: np.ndarray, expected: np.ndarray) -> float:
 
 
 @collective
-def _judge(scene: Scene, topic: str, difference: float, limit: float, good: str) -> Finding:
+def _judge(fixtures: Fixtures, topic: str, difference: float, limit: float, good: str) -> Finding:
     """Judge whether the differences on all ranks are within a limit."""
-    worst, rank = scene.worst(difference)
+    worst, rank = fixtures.worst(difference)
     if worst <= limit:
         return Finding(topic, GOOD, f"{good} (largest difference {worst:.0e})" if limit else good)
-    host = scene.comm.allgather(platform.node())[rank]
+    host = fixtures.comm.allgather(platform.node())[rank]
     return Finding(
         topic, FAULT, f"rank {rank} on {host} differs by {worst:.1e} of the largest value", _BROKEN
     )
 
 
 @collective
-def clocks(scene: Scene) -> Iterable[Finding]:
+def clocks(fixtures: Fixtures) -> Iterable[Finding]:
     """Compare the length of a wait on the two clocks of a host, and the hosts' times of day."""
     began, day = time.perf_counter(), time.time()
     time.sleep(0.05)
     passed, passed_day = time.perf_counter() - began, time.time() - day
-    scene.comm.Barrier()
-    days = scene.comm.allgather(time.time())
-    wrong, rank = scene.worst(0.0 if passed > 0.04 and abs(passed - passed_day) < 0.5 else 1.0)
+    fixtures.comm.Barrier()
+    days = fixtures.comm.allgather(time.time())
+    wrong, rank = fixtures.worst(0.0 if passed > 0.04 and abs(passed - passed_day) < 0.5 else 1.0)
     if wrong:
-        host, seconds, of_day = scene.comm.allgather((platform.node(), passed, passed_day))[rank]
+        host, seconds, of_day = fixtures.comm.allgather((platform.node(), passed, passed_day))[rank]
         yield Finding(
             "clocks",
             FAULT,
@@ -90,16 +90,16 @@ def clocks(scene: Scene) -> Iterable[Finding]:
 
 
 @collective
-def messages(scene: Scene) -> Iterable[Finding]:
+def messages(fixtures: Fixtures) -> Iterable[Finding]:
     """Let every rank send a marked message to every rank."""
-    comm, length = scene.comm, 5_000
+    comm, length = fixtures.comm, 5_000
     peers = np.arange(comm.size)
     sent = np.repeat(comm.rank * comm.size + peers, length).astype(np.float64)
     received = np.full_like(sent, -1)
     comm.Alltoall(sent, received)
     differs = received.reshape(comm.size, length) != (peers * comm.size + comm.rank)[:, None]
     senders = np.flatnonzero(differs.any(axis=1))
-    wrong, rank = scene.worst(float(len(senders) > 0))
+    wrong, rank = fixtures.worst(float(len(senders) > 0))
     if not wrong:
         yield Finding("messages", GOOD, f"{comm.size**2} between all ranks arrived unchanged")
         return
@@ -113,7 +113,7 @@ def messages(scene: Scene) -> Iterable[Finding]:
 
 
 @collective
-def kernels(scene: Scene) -> Iterable[Finding]:
+def kernels(fixtures: Fixtures) -> Iterable[Finding]:
     """Compare products with SciPy's, for each instruction set of the processor and each dtype."""
     generator = np.random.default_rng(SEED)
     matrix = sp.random_array((301, 203), density=0.05, rng=generator, format="csr")
@@ -135,13 +135,13 @@ def kernels(scene: Scene) -> Iterable[Finding]:
             worst[name] = max(worst[name], *differences)
     for name, limit in (("float64", ROUNDING), ("float32", 1e-5)):
         seen = f"sparse products equal SciPy's with {', '.join(available_isas())}"
-        yield _judge(scene, f"kernels {name}", worst[name], limit, seen)
+        yield _judge(fixtures, f"kernels {name}", worst[name], limit, seen)
 
 
 @collective
-def exchanges(scene: Scene) -> Iterable[Finding]:
+def exchanges(fixtures: Fixtures) -> Iterable[Finding]:
     """Compare distributed products, by every exchange and schedule, with SciPy's."""
-    with GraphStore.open(scene.whole) as store:
+    with GraphStore.open(fixtures.whole) as store:
         adjacency = read_pattern(store).to_scipy().astype(float)
     looped = adjacency + sp.eye_array(adjacency.shape[0])
     scale = sp.diags_array(1 / np.sqrt(np.asarray(looped.sum(axis=1)).ravel()))
@@ -151,8 +151,8 @@ def exchanges(scene: Scene) -> Iterable[Finding]:
     for method in METHODS:
         for schedule in ("resident", "sequential"):
             with library.open_graph(
-                scene.comm,
-                str(scene.nodes),
+                fixtures.comm,
+                str(fixtures.nodes),
                 aggregations=["symmetric"],
                 exchange={"method": method, "schedule": schedule},
                 train={"dtype": "float64"},
@@ -163,16 +163,18 @@ def exchanges(scene: Scene) -> Iterable[Finding]:
                 for apply in (operator.apply, operator.apply_transpose):
                     worst = max(worst, _difference(apply(own), own_expected))
         names.append(method)
-    yield _judge(scene, "exchanges", worst, ROUNDING, f"{', '.join(names)} equal SciPy's product")
+    yield _judge(
+        fixtures, "exchanges", worst, ROUNDING, f"{', '.join(names)} equal SciPy's product"
+    )
 
 
 @collective
-def gradients(scene: Scene) -> Iterable[Finding]:
+def gradients(fixtures: Fixtures) -> Iterable[Finding]:
     """Compare the slope of a loss along its gradient with a finite difference."""
     for model in ("gcn", "sage", "gat"):
         with library.open_graph(
-            scene.comm,
-            str(scene.nodes),
+            fixtures.comm,
+            str(fixtures.nodes),
             model={"name": model, "hidden": 6},
             train={"dtype": "float64"},
         ) as graph:
@@ -194,7 +196,7 @@ def gradients(scene: Scene) -> Iterable[Finding]:
                     values.append(graph.total(loss()))
             measured = (values[0] - values[1]) / 2e-5
         difference = abs(measured - length) / length
-        yield _judge(scene, f"gradient {model}", difference, 1e-5, "equals a finite difference")
+        yield _judge(fixtures, f"gradient {model}", difference, 1e-5, "equals a finite difference")
 
 
 def rank_counts(size: int) -> list[int]:
@@ -203,39 +205,43 @@ def rank_counts(size: int) -> list[int]:
 
 
 @collective
-def objectives(scene: Scene) -> Iterable[Finding]:
+def objectives(fixtures: Fixtures) -> Iterable[Finding]:
     """Train each objective on 1, 2, 4, ... and all ranks, and compare the losses."""
-    size = scene.comm.size
+    size = fixtures.comm.size
     counts = rank_counts(size)
     for name, tables in _OBJECTIVES.items():
-        store = scene.graphs if name == "whole graphs" else scene.nodes
-        curves = [scene.train(f"{name}-{ranks}", ranks, _tables(tables, store)) for ranks in counts]
+        store = fixtures.graphs if name == "whole graphs" else fixtures.nodes
+        curves = [
+            fixtures.train(f"{name}-{ranks}", ranks, _tables(tables, store)) for ranks in counts
+        ]
         difference = max(_difference(np.array(curve), np.array(curves[0])) for curve in curves)
         seen = f"losses are equal on {', '.join(map(str, counts))} rank{'s' * (size > 1)}"
-        yield _judge(scene, f"training: {name}", difference, ROUNDING, seen)
-    losses = scene.train("sampled", size, _tables(_SAMPLED, scene.nodes))
+        yield _judge(fixtures, f"training: {name}", difference, ROUNDING, seen)
+    losses = fixtures.train("sampled", size, _tables(_SAMPLED, fixtures.nodes))
     broken = 0.0 if np.isfinite(losses).all() and len(losses) == 2 else np.inf
-    yield _judge(scene, "training: sampled subgraphs", broken, 0, "two epochs with finite losses")
+    yield _judge(
+        fixtures, "training: sampled subgraphs", broken, 0, "two epochs with finite losses"
+    )
 
 
 @collective
-def resume(scene: Scene) -> Iterable[Finding]:
+def resume(fixtures: Fixtures) -> Iterable[Finding]:
     """Resume from a checkpoint, and compare the losses with those of an uninterrupted run."""
-    size = scene.comm.size
-    tables = {name: _tables({"train": {"epochs": epochs}}, scene.nodes) for name, epochs in
+    size = fixtures.comm.size
+    tables = {name: _tables({"train": {"epochs": epochs}}, fixtures.nodes) for name, epochs in
               (("whole", 4), ("first", 2), ("all", 4))}  # fmt: skip
-    uninterrupted = scene.train("uninterrupted", size, tables["whole"])
-    scene.train("resumed", size, tables["first"])
-    resumed = scene.train("resumed", size, tables["all"])
+    uninterrupted = fixtures.train("uninterrupted", size, tables["whole"])
+    fixtures.train("resumed", size, tables["first"])
+    resumed = fixtures.train("resumed", size, tables["all"])
     equal = uninterrupted == resumed and len(resumed) == 4
     seen = "a run resumes from its checkpoint bit for bit"
-    yield _judge(scene, "resume", 0.0 if equal else np.inf, 0, seen)
+    yield _judge(fixtures, "resume", 0.0 if equal else np.inf, 0, seen)
 
 
 @collective
-def rates(scene: Scene) -> Iterable[Finding]:
+def rates(fixtures: Fixtures) -> Iterable[Finding]:
     """Compare the speed of a sparse product on all ranks, and with that of a memory copy."""
-    generator = np.random.default_rng(SEED + scene.comm.rank)
+    generator = np.random.default_rng(SEED + fixtures.comm.rank)
     nodes, degree, width = 20_000, 8, 64
     indices = generator.integers(0, nodes, nodes * degree, dtype=np.int32)
     matrix = SparseMatrix(np.arange(nodes + 1, dtype=np.int64) * degree, indices)
@@ -245,10 +251,10 @@ def rates(scene: Scene) -> Iterable[Finding]:
     moved = 4 * nodes * width * (degree + 1)
     seconds = _fastest(lambda: spmm(matrix, x, out))
     copied = 2 * source.nbytes / _fastest(lambda: np.copyto(target, source))
-    _, rank = scene.worst(seconds)
-    shares = scene.comm.allgather((moved / seconds, copied))
+    _, rank = fixtures.worst(seconds)
+    shares = fixtures.comm.allgather((moved / seconds, copied))
     rate, memory = shares[rank]
-    host = scene.comm.allgather(platform.node())[rank]
+    host = fixtures.comm.allgather(platform.node())[rank]
     seen = f"{rate / 1e9:.1f} GB/s at worst, rank {rank} on {host}; it copies {memory / 1e9:.1f}"
     times = max(other for other, _ in shares) / rate
     if times > _UNEVEN:
@@ -269,25 +275,25 @@ def _fastest(work: Callable[[], object], times: int = 5) -> float:
 
 
 @collective
-def devices(scene: Scene) -> Iterable[Finding]:
+def devices(fixtures: Fixtures) -> Iterable[Finding]:
     """Train on GPUs, if every rank has one, and compare the losses with those on CPUs."""
     try:
         require_gpu()
         missing = ""
     except GpuUnavailableError as error:
         missing = str(error)
-    if any(scene.comm.allgather(missing)):
+    if any(fixtures.comm.allgather(missing)):
         yield Finding("GPU", GOOD, "not tested: not every rank has one")
         return
-    size, tables = scene.comm.size, {"train": {"dtype": "float32"}}
-    on_host = scene.train("host", size, _tables(tables, scene.nodes))
+    size, tables = fixtures.comm.size, {"train": {"dtype": "float32"}}
+    on_host = fixtures.train("host", size, _tables(tables, fixtures.nodes))
     tables = {"train": {"dtype": "float32", "device": "cuda"}}
-    on_gpu = scene.train("gpu", size, _tables(tables, scene.nodes))
+    on_gpu = fixtures.train("gpu", size, _tables(tables, fixtures.nodes))
     difference = _difference(np.array(on_gpu), np.array(on_host))
-    yield _judge(scene, "GPU", difference, 1e-3, "losses equal those on CPUs")
+    yield _judge(fixtures, "GPU", difference, 1e-3, "losses equal those on CPUs")
 
 
-CHECKS: tuple[Callable[[Scene], Iterable[Finding]], ...] = (
+CHECKS: tuple[Callable[[Fixtures], Iterable[Finding]], ...] = (
     clocks, messages, kernels, exchanges, gradients, objectives, resume, rates, devices,
 )  # fmt: skip
 """The checks in their order; later ones depend on what earlier ones check."""

@@ -13,7 +13,7 @@ from hpcgnn.doctor.findings import FAULT, Finding, judge
 from hpcgnn.doctor.folder import try_folder
 from hpcgnn.doctor.host import look_around
 from hpcgnn.selftest.checks import CHECKS
-from hpcgnn.selftest.scene import open_scene
+from hpcgnn.selftest.fixtures import make_fixtures
 from hpcgnn.spmd import collective
 
 _LINKS_S = 2.0
@@ -41,10 +41,10 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
     for finding in judge(facts, try_folder(comm, folder), measure_links(comm, _LINKS_S)):
         tell(finding)
     if not any(finding.topic == "files" and finding.verdict == FAULT for finding in findings):
-        with open_scene(comm, folder) as scene:
+        with make_fixtures(comm, folder) as fixtures:
             for check in CHECKS:
                 watchdog.set_place(check.__name__, "")
-                for finding in check(scene):
+                for finding in check(fixtures):
                     tell(finding)
     faults = [finding.topic for finding in findings if finding.verdict == FAULT]
     if comm.rank == 0:

@@ -16,7 +16,7 @@ from hpcgnn.sparse.edge_rows import (
     read_edge_features,
     read_edge_rows,
 )
-from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
+from hpcgnn.sparse.hide_edges import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
 from hpcgnn.sparse.local import MAIN, CodedCSR, Kinds, LocalCSR, LocalMatrix, Memory, turned
 from hpcgnn.sparse.matrix import DistCSR

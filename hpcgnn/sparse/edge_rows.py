@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree
 from hpcgnn.kernels import scatter_add_rows
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency
-from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
+from hpcgnn.sparse.hide_edges import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.local import LocalCSR, LocalMatrix
 from hpcgnn.sparse.pieces import pieces_of, row_pieces
 from hpcgnn.spmd import collective

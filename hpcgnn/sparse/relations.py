@@ -12,7 +12,7 @@ import numpy as np
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows, unite
 from hpcgnn.sparse.edge_rows import EdgeRows, EdgeTable
-from hpcgnn.sparse.hidden import local_rows
+from hpcgnn.sparse.hide_edges import local_rows
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore

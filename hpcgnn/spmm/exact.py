@@ -123,7 +123,7 @@ class IntegerSums:
         exponents = np.frexp(top)[1]
         scale = np.ldexp(1.0, bits - exponents)
         longest = int(sum_bytes(np.array([self.log_terms]), bits)[0])
-        with self.grid.moment.summing(bits, longest):
+        with self.grid.run_position.summing(bits, longest):
             sums = add_up(scale, bits, num_digits)
         units = np.ldexp(unit, exponents - bits)
         units[np.isinf(top)] = np.nan
@@ -145,7 +145,7 @@ class ExactProduct:
         largest: tuple[float, float] | None = None,
     ) -> None:
         # `largest` are the largest row sum and column sum over all ranks, if known already.
-        self._factors, self.trace, self.moment = matrix.factors, trace, grid.moment
+        self._factors, self.trace, self.run_position = matrix.factors, trace, grid.run_position
         self._integers = integers = DistributedSpMM(grid, matrix, exchange, trace)
         # The order of a layer's products must not depend on the distribution.
         self.size = replace(integers.size, num_moved=0, chooses_columns=False)
@@ -155,7 +155,7 @@ class ExactProduct:
         terms, magnitudes = integers, matrix.magnitudes(grid)
         if magnitudes is not matrix:
             terms = DistributedSpMM(grid, magnitudes, exchange, trace)
-        with grid.moment.counting():
+        with grid.run_position.counting():
             by_row = terms.apply(np.ones((columns, 1), np.int32))
             by_column = terms.apply_transpose(np.ones((rows, 1), np.int32))
         if largest is not None:

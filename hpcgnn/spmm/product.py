@@ -55,7 +55,7 @@ class DistributedSpMM:
         coded: bool = False,
     ) -> None:
         self.trace = trace
-        self.grid, self._exchange, self.moment = grid, exchange, grid.moment
+        self.grid, self._exchange, self.run_position = grid, exchange, grid.run_position
         # One replica multiplies the own columns; the sum over replicas adds them for the others.
         self._carrier, self.memory = exchange.carrier, exchange.carrier.memory
         self.size = self._sized(matrix, exchange, coded=coded)
@@ -154,7 +154,7 @@ class DistributedSpMM:
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace
-        self.grid.moment.next_product()
+        self.grid.run_position.next_product()
         alone = self.grid.num_blocks == self.grid.replication == 1
         narrow = x.dtype == np.uint16
         dtype = np.dtype(np.float64) if x.dtype == np.int32 else x.dtype

@@ -83,7 +83,7 @@ EXCHANGES = tuple(METHODS)
 """Names of exchanges."""
 
 AUTO = "auto"
-"""Name that stands for the exchange with the lowest cost, see `hpcgnn.graph.choice`."""
+"""Name that stands for the exchange with the lowest cost, see `hpcgnn.graph.choose_exchange`."""
 
 
 def find_method(name: str) -> Method:

@@ -146,7 +146,7 @@ class Exchange:
         make_sum: SumFactory = ReplicaSum,
     ) -> None:
         grid, self.carrier, self._peers = channel.grid, channel.carrier, channel.peers
-        self.moment = grid.moment
+        self.run_position = grid.run_position
         # The split depends on the pattern alone, so all scalings of one adjacency share it.
         self._split = CoverSplit.of(pattern, cover, grid.replication, grid.replica)
         nodes, positions = pattern.ghosts[self._split.used], pattern.column_positions()
@@ -241,7 +241,7 @@ class Exchange:
             return nullcontext()
         if fetch.plan is None or push.plan is None:
             return nullcontext()
-        size = fetch.wire.row_bytes(x, self.moment.now.way)
+        size = fetch.wire.row_bytes(x, self.run_position.now.way)
         return self.carrier.joining(fetch.plan, push.plan, size)
 
     @property

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpcgnn.comm import Instant, Moment, Way
+from hpcgnn.comm import Instant, RunPosition, Way
 from hpcgnn.errors import InputError
 from hpcgnn.kernels import quantised_bytes
 from hpcgnn.kernels.arguments import WireFormat
@@ -107,12 +107,17 @@ class Wire:
         return packing
 
     def way_bytes(
-        self, like: Array, moment: Moment, columns: Packing | None = None, *, forward: bool
+        self,
+        like: Array,
+        run_position: RunPosition,
+        columns: Packing | None = None,
+        *,
+        forward: bool,
     ) -> int:
         """Return the bytes of a row on the wire; of sums of integers, those of the longest."""
         if self.has_sums(like, forward=forward):
-            return like.shape[1] * moment.sum_bytes
-        return sum(size for _, size, _ in self.packing(like, moment.now, columns))
+            return like.shape[1] * run_position.sum_bytes
+        return sum(size for _, size, _ in self.packing(like, run_position.now, columns))
 
 
 def sum_bytes(log_terms: Array, bits: int) -> Array:

@@ -29,6 +29,7 @@ from hpcgnn.storage.graph.checks import fault_in_times
 from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns, both_ways, finite_weights
 from hpcgnn.storage.graph.fields import FieldInfo
 from hpcgnn.storage.graph.names import Names
+from hpcgnn.storage.graph.parallel_writer import ShareSizes, StoreShare
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
 from hpcgnn.storage.graph.schema import (
@@ -38,7 +39,6 @@ from hpcgnn.storage.graph.schema import (
     Split,
     StoreHeader,
 )
-from hpcgnn.storage.graph.share import ShareSizes, StoreShare
 from hpcgnn.storage.graph.sorting import SpillFile, first_of_each, split_places
 from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.storage.instances.schema import (

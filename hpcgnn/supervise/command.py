@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpcgnn.config.words import given
+from hpcgnn.config.command_line import given
 from hpcgnn.console import number, report, warn
 from hpcgnn.errors import EXIT_REQUEUE, MACHINE_FAULT, USAGE_ERROR, InputError
 from hpcgnn.supervise.attempt import Asking, Attempt, adopt_orphans, end_orphans

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, agree
+from hpcgnn.config.command_line import COMMON
 from hpcgnn.config.file import all_keys, config_of, describe_keys
 from hpcgnn.config.programs import sample_overrides
-from hpcgnn.config.words import COMMON
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError, meant_by
 from hpcgnn.graph.device import require_device

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.config.command_line import COMMON
 from hpcgnn.config.file import describe_keys, load_config
-from hpcgnn.config.words import COMMON
 from hpcgnn.console import report, start_of
 from hpcgnn.errors import InputError
 from hpcgnn.graph.inputs import far_columns

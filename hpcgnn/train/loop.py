@@ -13,9 +13,9 @@ from hpcgnn.spmd import collective
 from hpcgnn.train.open_run import Start, open_run
 from hpcgnn.train.process import StopRequest, prepare_process
 from hpcgnn.train.run.directory import RunDirectory, find_past, held_by_run
-from hpcgnn.train.run.partner import PartnerMemory
+from hpcgnn.train.run.memory_checkpoints import MemoryCheckpoints
 from hpcgnn.train.run.summary import averages
-from hpcgnn.train.run.track import Tracking
+from hpcgnn.train.run.trackers import Tracking
 from hpcgnn.train.tasks import check_run
 
 
@@ -51,7 +51,7 @@ def run_training(
         stack.enter_context(held_by_run(grid, directory))
         memory = None
         if config.run.partner_every:
-            memory = PartnerMemory(grid, config, directory).bring_back()
+            memory = MemoryCheckpoints(grid, config, directory).bring_back()
         past = find_past(grid, config, directory, pair.objective.store)
         if past.summary is not None:
             if grid.rank == 0:

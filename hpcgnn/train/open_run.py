@@ -13,7 +13,7 @@ from hpcgnn.comm import ProcessGrid, agree, bcast, clock_offset, sum_over_ranks
 from hpcgnn.config.config import Config
 from hpcgnn.console import detail, report
 from hpcgnn.errors import EXIT_REQUEUE
-from hpcgnn.graph.choice import with_chosen_exchange, with_method
+from hpcgnn.graph.choose_exchange import with_chosen_exchange, with_method
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
 from hpcgnn.spmd import collective
@@ -28,12 +28,12 @@ from hpcgnn.train.run.checkpoint import (
     write_kept_model,
 )
 from hpcgnn.train.run.directory import RunDirectory, find_checkpoint
-from hpcgnn.train.run.partner import PartnerMemory
+from hpcgnn.train.run.memory_checkpoints import MemoryCheckpoints
 from hpcgnn.train.run.report import EpochDisplay, remark_on_constants, remark_on_growth
 from hpcgnn.train.run.saved_model import best_seed
 from hpcgnn.train.run.session import describe_session, ended
 from hpcgnn.train.run.summary import gather_rank_details, summarise
-from hpcgnn.train.run.track import Tracking
+from hpcgnn.train.run.trackers import Tracking
 from hpcgnn.train.run.usage import Usage
 from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.tasks import Pair, Task
@@ -49,7 +49,7 @@ class Start:
     grid: ProcessGrid
     pair: Pair
     directory: RunDirectory
-    memory: PartnerMemory | None
+    memory: MemoryCheckpoints | None
     tracking: Tracking
     stop: StopRequest
     before: Config | None
@@ -193,8 +193,8 @@ class OpenRun:
             if grid.rank == 0:
                 write_kept_model(directory.model, directory.checkpoints, config, seed)
         if config.run.save_predictions:
-            grid.moment.begin(seed, config.train.epochs)
-            with trace.span("evaluate.predictions"), grid.moment.unpacked():
+            grid.run_position.begin(seed, config.train.epochs)
+            with trace.span("evaluate.predictions"), grid.run_position.unpacked():
                 self.task.objective.save_predictions(directory, seed)
 
     @collective

@@ -52,9 +52,9 @@ from hpcgnn.train.full.predictions import (
     score_rows,
     write_rows,
 )
-from hpcgnn.train.links.asked import read_pairs, relation_of
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.predictions import best_targets, links_of_other
+from hpcgnn.train.links.requested_pairs import read_pairs, relation_of
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.programs.predictions import predict_programs
 from hpcgnn.train.run.report import rollout_line
@@ -134,7 +134,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         nodes = asked_nodes(options.nodes, saved) if asks else None
     requested = grid.world.bcast(nodes, root=0)
     prepare_process(grid, saved.config.run.threads)
-    with computing_as(grid, saved.config), grid.moment.unpacked():
+    with computing_as(grid, saved.config), grid.run_position.unpacked():
         return _predict(grid, saved, options, format_name, requested)
 
 

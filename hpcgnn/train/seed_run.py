@@ -71,7 +71,7 @@ class SeedRun:
     def begin_epoch(self) -> None:
         """Start the clock and the counters of an epoch, and set its learning rate."""
         self._trace.set_epoch(self.epoch, seed=self.seed)
-        self._grid.moment.begin(self.seed, self.epoch)
+        self._grid.run_position.begin(self.seed, self.epoch)
         self._moved_before, self._waited_before = self._trace.sent(), self._waited()
         self._joules_before = self._trace.meter.joules()
         self._began = time.perf_counter()
@@ -89,7 +89,7 @@ class SeedRun:
             for parameter in (*self._shared, *self._own):
                 parameter.grad = None
             loss = loss_of(self.model)
-        with trace.span("dense.backward"), self._grid.moment.backward():
+        with trace.span("dense.backward"), self._grid.run_position.backward():
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients", bytes=self.gradient_bytes):
             sum_gradients(self._grid, self._shared)
@@ -126,7 +126,7 @@ class SeedRun:
         evaluation = None
         if evaluation_is_due(self._config.train, self.epoch):
             self._compare_weights()
-            with self._trace.span("evaluate"), grid.moment.unpacked():
+            with self._trace.span("evaluate"), grid.run_position.unpacked():
                 evaluation = self._objective.evaluate(self.model)
             if metric := self._config.train.metric:
                 raise_on_all(grid.world, evaluation.lacks(metric))
@@ -210,8 +210,8 @@ class SeedRun:
         model, metrics = self._objective.make_model(self.seed), kept["metrics"]
         model.load_state_dict(self._stopping.weights)
         # Equal whether the epochs before it ran in this process or not.
-        self._grid.moment.begin(self.seed, self.epoch)
-        with self._grid.moment.unpacked():
+        self._grid.run_position.begin(self.seed, self.epoch)
+        with self._grid.run_position.unpacked():
             results = self._objective.evaluate_kept(model)
         return {
             "seed": self.seed,

@@ -20,9 +20,9 @@ from hpcgnn.train.fields.objective import FieldObjective
 from hpcgnn.train.fields.source import SampleSource
 from hpcgnn.train.graphs.batches import BatchSource
 from hpcgnn.train.links.objective import LinkObjective
+from hpcgnn.train.objectives.multi_task import train_together
 from hpcgnn.train.objectives.nodes import GraphsObjective, NodeObjective
 from hpcgnn.train.objectives.objective import Objective
-from hpcgnn.train.objectives.several import several
 from hpcgnn.train.programs.input import ProgramSource
 from hpcgnn.train.programs.objective import ProgramObjective
 from hpcgnn.train.sampled.source import SampledSource
@@ -135,7 +135,7 @@ def find_pair(name: str) -> Pair:
 def _joined(names: str) -> Pair:
     """Return the joint pair of several objectives, such as "full+links", on the whole graph."""
     kinds: dict[str, Any] = {name: TASKS[name].objective for name in names.split("+")}
-    return Pair(several(kinds), WholeSource)
+    return Pair(train_together(kinds), WholeSource)
 
 
 @collective

@@ -76,7 +76,7 @@ def test_values_are_rounded_once_and_logits_of_additive_scores_never(
     with ProcessGrid(comm, host=f"host{comm.rank // 2}") as grid:
         starts = uneven_starts(NUM_NODES, comm.size, 3)
         owners = np.repeat(np.arange(comm.size), np.diff(starts)) // (2 if by_host else 1)
-        grid.moment.begin(SEED, EPOCH)
+        grid.run_position.begin(SEED, EPOCH)
         mine, found = problem.run(grid, exchange, f"int{bits}/native", schedule)
     out, _, *gradients = found
     wanted = expected(problem, owners[:, None] != owners, bits)
@@ -105,7 +105,7 @@ def test_no_bias_where_logits_travel_as_they_are(
         _, exact = problem.run(grid, exchange, "native", schedule)
         draws = []
         for epoch in range(DRAWS):
-            grid.moment.begin(SEED, epoch)
+            grid.run_position.begin(SEED, epoch)
             _, found = problem.run(grid, exchange, wire, schedule)
             draws.append(found)
     differ = 0.0

@@ -12,7 +12,7 @@ from hpcgnn.attention import AdditiveScores, AttentionOperator
 from hpcgnn.autograd import DropoutKey, Heads, aggregate, attend, dropout, edge_draw
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import Operators
+from hpcgnn.graph.operators import Operators
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse.device import DeviceMemory
 from hpcgnn.spmm import Carrier

@@ -15,7 +15,7 @@ from benchmarks.gpu_banded import banded_cases
 from benchmarks.gpu_paths import path_cases
 from benchmarks.spmm_graphs import Matrix
 from hpcgnn import kernels
-from hpcgnn.autograd import crossing
+from hpcgnn.autograd import cupy_bridge
 from hpcgnn.autograd.attention import additive
 from hpcgnn.autograd.band import BAND_PRECISIONS
 from hpcgnn.graph.device import Device
@@ -52,7 +52,7 @@ def device(monkeypatch):
         pytest.skip("no C++ compiler: the kernels cannot be emulated")
     made = Events()
     monkeypatch.setitem(sys.modules, "cupy", made)
-    monkeypatch.setattr(crossing, "_stream_address", lambda: 0)
+    monkeypatch.setattr(cupy_bridge, "_stream_address", lambda: 0)
     # The stand-in cannot capture graphs.
     monkeypatch.setattr(gpu_timing, "_replay", lambda function, _: function)
     return made

@@ -15,7 +15,7 @@ from benchmarks.training_share import copy_with_split, draw_split
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.gallery import planted, planted_types
-from hpcgnn.graph.products import Adjacency, make_operators
+from hpcgnn.graph.operators import Adjacency, make_operators
 from hpcgnn.operator import Aggregation
 from hpcgnn.partition import block, read_pattern
 from hpcgnn.partition.permute import write_partitioned

@@ -10,7 +10,7 @@ import pytest
 
 from hpcgnn.commands.command import find_command
 from hpcgnn.convert import detect
-from hpcgnn.convert.feed import SymmetryCheck
+from hpcgnn.convert.send_edges import SymmetryCheck
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents, write_gz
 from tests.support.run_here import run_here

@@ -21,8 +21,8 @@ import scipy.io
 import scipy.sparse as sp
 
 from hpcgnn.commands.command import find_command
-from hpcgnn.convert import feed, pieces
-from hpcgnn.convert.parts import Parts
+from hpcgnn.convert import divide_input, send_edges
+from hpcgnn.convert.resume import SavedConversion
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import format as file_format
 from tests.support.graph_files import Little
@@ -294,10 +294,10 @@ def test_store_is_that_of_one_process(
     capsys: pytest.CaptureFixture[str],
     case: str,
 ) -> None:
-    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
+    monkeypatch.setattr(divide_input, "LEAST_PIECE", 64)
     # So that ranks have their own chunks, and share some.
     monkeypatch.setattr(file_format, "CHUNK_BYTES", 256)
-    monkeypatch.setattr(pieces, "QUIET_BELOW_BYTES", 0)
+    monkeypatch.setattr(divide_input, "QUIET_BELOW_BYTES", 0)
     given = words_of(comm, comm_tmp_path / "in", case)
     together, alone = comm_tmp_path / "together.h5", comm_tmp_path / "alone.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together)])
@@ -332,7 +332,7 @@ def test_a_faulty_line_ends_all_ranks(
     words: tuple[str, ...],
     message: str,
 ) -> None:
-    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
+    monkeypatch.setattr(divide_input, "LEAST_PIECE", 64)
     path = comm_tmp_path / "e.csv"
     if comm.rank == 0:
         lines = [f"{i},{i + 1}" for i in range(10, 310)]
@@ -357,7 +357,7 @@ def test_a_node_without_a_label_is_called_as_in_the_input(
     words: tuple[str, ...],
     called: str,
 ) -> None:
-    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
+    monkeypatch.setattr(divide_input, "LEAST_PIECE", 64)
     numbers = range(0 if called == "57" else 100, 200)
     ids, without = [name.format(i) for i in numbers], called.strip("'")
     files = [str(comm_tmp_path / file) for file in ("e.csv", "n.csv", "s.h5")]
@@ -507,21 +507,23 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     """Make the conversion end at a stage: on saving, before rows are written, after everything."""
     if stage.isdigit():
         left = [int(stage)]
-        save = Parts.save
+        save = SavedConversion.save
 
-        def dying(self: Parts, state: object) -> None:
+        def dying(self: SavedConversion, state: object) -> None:
             if not left[0]:
                 raise Killed
             left[0] -= 1
             save(self, state)
 
-        monkeypatch.setattr(Parts, "save", dying)
+        monkeypatch.setattr(SavedConversion, "save", dying)
         return
 
     def killed(*_: object, **__: object) -> None:
         raise Killed
 
-    target, name = {"rows": (feed.EdgeFeed, "write"), "end": (Parts, "remove")}[stage]
+    target, name = {"rows": (send_edges.EdgeFeed, "write"), "end": (SavedConversion, "remove")}[
+        stage
+    ]
     monkeypatch.setattr(target, name, killed)
 
 
@@ -545,8 +547,8 @@ def test_an_ended_conversion_goes_on(
     case: str,
     stage: str,
 ) -> None:
-    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
-    monkeypatch.setattr(feed, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(divide_input, "LEAST_PIECE", 64)
+    monkeypatch.setattr(send_edges, "SAVE_EVERY_S", 0.0)
     given = words_of(comm, comm_tmp_path / "in", case)
     together, alone = comm_tmp_path / "together.h5", comm_tmp_path / "alone.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume"])
@@ -623,8 +625,8 @@ DAMAGES = {
 def test_damaged_runs_are_refused(
     comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
-    monkeypatch.setattr(feed, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(divide_input, "LEAST_PIECE", 64)
+    monkeypatch.setattr(send_edges, "SAVE_EVERY_S", 0.0)
     given = words_of(comm, comm_tmp_path / "in", "csv sums")
     output = comm_tmp_path / "out.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(output), "--resume"])

@@ -26,12 +26,12 @@ from safetensors.torch import save
 from hpcgnn.analysis import comm_matrix, epoch_breakdown, learning_curves, report
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.file import dump_value
-from hpcgnn.convert import ConvertOptions, convert, feed
-from hpcgnn.convert.parts import Parts
+from hpcgnn.convert import ConvertOptions, convert, send_edges
+from hpcgnn.convert.resume import SavedConversion
 from hpcgnn.errors import InputError
 from hpcgnn.inspect import inspect_path
 from hpcgnn.inspect.show import show
-from hpcgnn.plan.shape import Shape
+from hpcgnn.plan.graph_shape import Shape
 from hpcgnn.train.predict import predict
 from hpcgnn.train.run.checkpoint import _checksum
 from tests.faults.test_fuzz import SIZES, change_json, change_tensors
@@ -195,13 +195,13 @@ def parts_case(rng: Generator, _: Path, folder: Path) -> Callable[[], object]:
     convert_it = partial(
         convert, source, out, format_name="edge-list", options=ConvertOptions(), resume=True
     )
-    kept, every = Parts.remove, feed.SAVE_EVERY_S
-    Parts.remove, feed.SAVE_EVERY_S = killed, 0.0  # type: ignore[method-assign]
+    kept, every = SavedConversion.remove, send_edges.SAVE_EVERY_S
+    SavedConversion.remove, send_edges.SAVE_EVERY_S = killed, 0.0  # type: ignore[method-assign]
     try:
         with contextlib.suppress(KilledError):
             convert_it()
     finally:
-        Parts.remove, feed.SAVE_EVERY_S = kept, every  # type: ignore[method-assign]
+        SavedConversion.remove, send_edges.SAVE_EVERY_S = kept, every  # type: ignore[method-assign]
     out.unlink(missing_ok=True)
     files = sorted(path for path in parts.rglob("*") if path.is_file())
     assert files

@@ -12,7 +12,7 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
-from hpcgnn.graph.products import traced_sums
+from hpcgnn.graph.operators import traced_sums
 from hpcgnn.graph.structure import SpectralPositions
 from hpcgnn.nn import draw_vectors
 from hpcgnn.trace import TraceRecorder

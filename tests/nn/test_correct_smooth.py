@@ -8,7 +8,7 @@ import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import Adjacency, make_operators
+from hpcgnn.graph.operators import Adjacency, make_operators
 from hpcgnn.nn import (
     CorrectAndSmooth,
     Propagation,

@@ -21,7 +21,7 @@ from hpcgnn.autograd import (
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.file import config_from_tables
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.labelled import find_members
+from hpcgnn.graph.labels import find_members
 from hpcgnn.nn import make_norm
 from hpcgnn.train.gradients import sum_gradients
 from tests.support.dense_models import norm_rows

@@ -13,7 +13,7 @@ import torch
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.graph.products import Products
+from hpcgnn.graph.operators import Products
 from hpcgnn.nn import MODELS, InputLayers, ModelShape, TypedModel, TypedRows, make_model
 from hpcgnn.spmm import EXCHANGES, METHODS
 from hpcgnn.support import Trait

@@ -8,7 +8,7 @@ from hpcgnn.operator import (
     RelationOrder,
     choose_order,
     choose_relation_order,
-    is_worth_keeping,
+    is_worth_caching,
 )
 
 SQUARE = OperatorSize(1000, 1000, 20_000, 500)
@@ -90,9 +90,9 @@ def test_products_are_kept_that_save_much(
     in_width: int, out_width: int, degree: int, kept: bool
 ) -> None:
     size = OperatorSize(1000, 1000, 1000 * degree, 0)
-    assert is_worth_keeping(size, (in_width, out_width)) == kept
+    assert is_worth_caching(size, (in_width, out_width)) == kept
     moved = OperatorSize(1000, 1000, 1000 * degree, 10_000)
-    assert is_worth_keeping(moved, (in_width, out_width))
+    assert is_worth_caching(moved, (in_width, out_width))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_means_of_relations_are_kept_that_save_much_or_wait_anyway(
     out_width: int, degree: int, trains: bool, kept: bool
 ) -> None:
     size = OperatorSize(2000, 1000, 1000 * degree, 0, chooses_columns=True)
-    assert is_worth_keeping(size, (100, out_width), 4, trains=trains) == kept
+    assert is_worth_caching(size, (100, out_width), 4, trains=trains) == kept
     # Other processors cannot choose columns, so that nothing waits for sure.
     other = replace(size, chooses_columns=False)
-    assert is_worth_keeping(other, (100, 64), 4, trains=trains) == (degree == 40)
+    assert is_worth_caching(other, (100, 64), 4, trains=trains) == (degree == 40)

@@ -8,8 +8,8 @@ import pytest
 
 from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.plan.ghost_rows import BlockRows, StoredSurvey
 from hpcgnn.plan.objectives import Predictions, copies_of_groups
-from hpcgnn.plan.survey import BlockRows, StoredSurvey
 from hpcgnn.plan.traffic import ALL, Movement, Pairs, Ranks, Traffic, sent_by_rank
 from hpcgnn.sparse import DistCSR
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts

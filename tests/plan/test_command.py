@@ -19,7 +19,7 @@ from hpcgnn.commands.command import find_command
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.plan import estimates, forks, rehearsal
-from hpcgnn.plan.share import Share
+from hpcgnn.plan.planned_graph import Share
 from hpcgnn.storage import Split
 from tests.conftest import MpiRun
 from tests.support.training import make_graph, write_store

@@ -18,9 +18,9 @@ from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
+from hpcgnn.plan.ghost_rows import StoredSurvey
+from hpcgnn.plan.graph_shape import Shape, write_shape
 from hpcgnn.plan.rehearsal import rehearse
-from hpcgnn.plan.shape import Shape, write_shape
-from hpcgnn.plan.survey import StoredSurvey
 from hpcgnn.plan.traffic import ALL, Ranks, Traffic, between_hosts
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import GraphStore

@@ -12,7 +12,7 @@ import torch_geometric.nn as geometric
 from hpcgnn import InputError
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.pyg import distribute
-from hpcgnn.pyg.refused import REFUSED
+from hpcgnn.pyg.unsupported_layers import REFUSED
 from tests.support.pyg_convs import (
     ATTR,
     CONVS,

@@ -35,8 +35,8 @@ LIMIT_S = 300
 
 
 def swapped_ranks(patch: pytest.MonkeyPatch) -> None:
-    def messages(scene: checks.Scene) -> object:
-        return checks.messages(checks.Scene(Swapped(scene.comm), scene.folder))  # type: ignore[arg-type]
+    def messages(fixtures: checks.Fixtures) -> object:
+        return checks.messages(checks.Fixtures(Swapped(fixtures.comm), fixtures.folder))  # type: ignore[arg-type]
 
     others = [check for check in checks.CHECKS if check is not checks.messages]
     patch.setattr(command, "CHECKS", (messages, *others))

@@ -17,7 +17,7 @@ import pytest
 from hpcgnn.commands.command import find_command
 from hpcgnn.doctor import host
 from hpcgnn.selftest import checks
-from hpcgnn.selftest.scene import Scene, open_scene
+from hpcgnn.selftest.fixtures import Fixtures, make_fixtures
 
 COMMAND = find_command("selftest")
 
@@ -29,8 +29,8 @@ def quick_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with open_scene(MPI.COMM_SELF, tmp_path) as opened:
+def fixtures(tmp_path: Path) -> Iterator[Fixtures]:
+    with make_fixtures(MPI.COMM_SELF, tmp_path) as opened:
         yield opened
 
 
@@ -77,7 +77,7 @@ class Swapped:
 def test_swapped_ranks(comm: MPI.Intracomm, tmp_path: Path) -> None:
     if comm.size == 1:
         pytest.skip("one rank sends to itself only")
-    (finding,) = checks.messages(Scene(Swapped(comm), tmp_path))  # type: ignore[arg-type]
+    (finding,) = checks.messages(Fixtures(Swapped(comm), tmp_path))  # type: ignore[arg-type]
     assert finding.verdict == "fault"
     assert "received other data from rank 0" in finding.seen
 
@@ -123,12 +123,12 @@ def wrong_gradient(patch: pytest.MonkeyPatch) -> None:
 
 def losses_that(change: Callable[[str, list[float]], list[float]]) -> Any:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        right = Scene.train
+        right = Fixtures.train
 
-        def train(scene: Scene, name: str, ranks: int, tables: Any) -> list[float]:
-            return change(name, right(scene, name, ranks, tables))
+        def train(fixtures: Fixtures, name: str, ranks: int, tables: Any) -> list[float]:
+            return change(name, right(fixtures, name, ranks, tables))
 
-        patch.setattr(Scene, "train", train)
+        patch.setattr(Fixtures, "train", train)
 
     return plant
 
@@ -159,10 +159,10 @@ def broken_clock(patch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_planted_defect_is_named(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, check: str, plant: Any, topic: str
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch, check: str, plant: Any, topic: str
 ) -> None:
     plant(monkeypatch)
-    found = list(getattr(checks, check)(scene))
+    found = list(getattr(checks, check)(fixtures))
     faults = {finding.topic for finding in found if finding.verdict == "fault"}
     assert topic in faults
     assert all(finding.remedy for finding in found if finding.verdict == "fault")

@@ -178,7 +178,7 @@ def test_short_messages_of_both_halves_are_one(
     row_bytes = make_wire(wire).row_bytes(np.empty((0, width), np.float32))
     # None, some, and all of the messages that both halves have.
     for limit in (0, 12 * row_bytes, 1 << 20):
-        monkeypatch.setattr("hpcgnn.comm.joined._SHORT_BYTES", limit)
+        monkeypatch.setattr("hpcgnn.comm.joined_messages._SHORT_BYTES", limit)
         path = trace_file(tmp_path / str(limit), comm.rank)
         with (
             ProcessGrid(comm, host=f"n{comm.rank // 2}") as grid,

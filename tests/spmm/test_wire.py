@@ -69,7 +69,7 @@ def test_a_row_is_rounded_alike_for_all_readers(
     for replication in (c for c in (1, 2, 4) if comm.size % c == 0):
         with ProcessGrid(comm, replication) as grid:
             mine, product = operator(grid, matrix, method, wire, schedule)
-            grid.moment.begin(SEED, EPOCH)
+            grid.run_position.begin(SEED, EPOCH)
             for number in (1, 2):
                 found = product.apply(np.ascontiguousarray(x[mine]))
                 rows = matrix[mine].toarray()
@@ -92,7 +92,7 @@ def test_products_have_no_bias_and_the_adjoint_none(
         mine, product = operator(grid, matrix, method, "int4", schedule)
         sums = np.zeros((2, *x[mine].shape))
         for epoch in range(draws):
-            grid.moment.begin(SEED, epoch)
+            grid.run_position.begin(SEED, epoch)
             sums[0] += product.apply(np.ascontiguousarray(x[mine]))
             sums[1] += product.apply_transpose(np.ascontiguousarray(y[mine]))
     for total, dense, rows in ((sums[0], matrix, x), (sums[1], matrix.T, y)):
@@ -111,7 +111,7 @@ def test_gradients_may_travel_otherwise(comm: MPI.Intracomm) -> None:
     with ProcessGrid(comm) as grid:
         mine, product = operator(grid, matrix, "joint", "int8/native")
         exact = (matrix @ x.astype(np.float64))[mine]
-        with grid.moment.backward():
+        with grid.run_position.backward():
             found = product.apply(np.ascontiguousarray(x[mine]))
         np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
         if comm.size > 1:

@@ -126,7 +126,7 @@ class Problem:
         softmax = operator.attend(given, out, keep=True)
         delta = memory.arrays.empty((len(gradient), HEADS), gradient.dtype)
         memory.kernels.attention_delta(gradient, out, delta)
-        with grid.moment.backward():
+        with grid.run_position.backward():
             found = operator.attend_transpose(given, softmax, gradient, delta)
         weights = host(found.weights).copy()
         grid.sum_over_blocks(weights)

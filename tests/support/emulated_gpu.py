@@ -8,7 +8,7 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 import torch
 
-from hpcgnn.autograd import crossing, memory
+from hpcgnn.autograd import cupy_bridge, memory
 from hpcgnn.graph import device
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
 from tests.support.stand_in import Card, StandIn, compiler
@@ -44,7 +44,7 @@ def emulated_gpu() -> Iterator[StandIn]:
         patch.setitem(sys.modules, "cupy", made)
         patch.setitem(sys.modules, "cupyx", made)
         patch.setattr(torch.cuda, "current_stream", lambda: stream)
-        patch.setattr(crossing, "_stream_address", lambda: 0)
+        patch.setattr(cupy_bridge, "_stream_address", lambda: 0)
         patch.setattr(torch.cuda, "Stream", lambda _: stream)
         patch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
         patch.setattr(torch.cuda, "is_available", lambda: True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.autograd import ACTIVATIONS
-from hpcgnn.config.joined import OF_PAIRS
+from hpcgnn.config.multi_task import OF_PAIRS
 from hpcgnn.config.training import JOINED
 from hpcgnn.nn import JUMPING, LINK_LOSSES, MODELS, NORMS, READOUTS, SCORERS
 from hpcgnn.spmm import METHODS

@@ -15,12 +15,12 @@ from hpcgnn import kernels
 from hpcgnn.autograd import DropoutKey, dropout
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import samples, trains_on_restricted_rows
-from hpcgnn.config.joined import width_of, with_one_width
+from hpcgnn.config.multi_task import width_of, with_one_width
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.nn import (
     MODELS,
     Model,
-    SeveralModel,
+    MultiTaskModel,
     TypedModel,
     make_edge_model,
     make_headed_model,
@@ -787,7 +787,7 @@ class SeveralReference(WholeReference):
     def behind(self, encoder: Any) -> nn.Module:
         for part in self.parts.values():
             part.encoder, part.model = encoder, part.behind(encoder)
-        return SeveralModel(encoder, {name: part.model for name, part in self.parts.items()})
+        return MultiTaskModel(encoder, {name: part.model for name, part in self.parts.items()})
 
     @override
     def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:

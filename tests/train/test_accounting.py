@@ -69,7 +69,7 @@ def test_rows_of_trace_and_summary_equal_the_metric(
 
 
 @pytest.mark.parametrize("prepare", ["before", "first_epoch"])
-def test_kept_products_move_once(comm: MPI.Intracomm, comm_tmp_path: Path, prepare: str) -> None:
+def test_cached_products_move_once(comm: MPI.Intracomm, comm_tmp_path: Path, prepare: str) -> None:
     store = training.write_store(comm, comm_tmp_path, training.make_graph(), parts=comm.size)
     quiet = ("train.epochs=3", "run.save_predictions=false", *WHOLE)
     settings = (*quiet, "trace.enabled=true", f"exchange.prepare={prepare}")

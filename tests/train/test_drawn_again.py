@@ -40,9 +40,9 @@ def gradient(comm: MPI.Intracomm, config: Config) -> np.ndarray:
     with ProcessGrid(comm) as grid:
         task = load_task(Context.open(grid, config, TraceRecorder.off()))
         model = task.objective.make_model(SEED)
-        grid.moment.begin(SEED, EPOCH)
+        grid.run_position.begin(SEED, EPOCH)
         loss = next(task.steps(SEED, EPOCH))(model)
-        with grid.moment.backward():
+        with grid.run_position.backward():
             loss.backward()
         found = [torch.zeros_like(e) if e.grad is None else e.grad for e in model.parameters()]
         total = np.concatenate([each.numpy().astype(np.float64).ravel() for each in found])

@@ -38,7 +38,7 @@ class _ByRelation(torch.autograd.Function):
         ctx: Any, operator: AggregationOperator, rows: Sequence[LocalIndices], *tensors: Tensor
     ) -> Tensor:
         x, weights, out = tensors
-        ctx.begun = operator.moment.now
+        ctx.start = operator.run_position.now
         means, weights = applied(operator.apply, x), like_rows(weights, x)
         mapped = map(arithmetic().product, _parts(means, rows), weights)
         _add_to(ctx, out, zip(mapped, rows, strict=True))
@@ -74,7 +74,7 @@ class _SideBySide(torch.autograd.Function):
     ) -> Tensor:
         x, weights, out = tensors
         joined = like_rows(weights, x).flatten(0, 1)
-        ctx.pairs, ctx.begun = _pairs(rows), operator.moment.now
+        ctx.pairs, ctx.start = _pairs(rows), operator.run_position.now
         wide = _side_by_side(x, operator, ctx.pairs, len(out), len(rows))
         arithmetic().add_product(out, wide, joined)
         ctx.mark_dirty(out)
@@ -138,7 +138,7 @@ def _saved(ctx: Any, means_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tens
     saved, weights = ctx.saved_tensors
     if not ctx.computes_again:
         return saved, weights
-    with ctx.operator.moment.again(ctx.begun):
+    with ctx.operator.run_position.replaying(ctx.start):
         return means_of(saved), weights
 
 

@@ -24,7 +24,7 @@ from hpcgnn import kernels
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import add_multiplied, like_rows, multiply, weight_gradient
 from hpcgnn.autograd.numerics.plain import arithmetic
-from hpcgnn.autograd.saved import relu
+from hpcgnn.autograd.recompute import relu
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.kernels import (
     ChainKernel,
@@ -247,7 +247,7 @@ class ChainRun:
         """Compute the results of all maps."""
         self._run(inputs, ends, room, len(self.widths))
 
-    def again(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
+    def recompute(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
         """Compute what `backward` reads: the last map's result only if there is a norm."""
         self._run(inputs, ends, room, len(self.widths) - (self.chain.norm is None))
 
@@ -424,7 +424,7 @@ class _RunRows(torch.autograd.Function):
         for span, room in _blocks(run, len(upper), upper.element_size(), ctx.kept):
             parts = [tensor[span] for tensor in inputs]
             if ctx.kept is None:
-                run.again(parts, NO_ENDS, room)
+                run.recompute(parts, NO_ENDS, room)
             of_parts = [None if out is None else out[span] for out in outs]
             run.backward(parts, of_parts, NO_ENDS, room, upper[span])
         ctx.kept = None

@@ -54,12 +54,12 @@ class EdgeChain:
         self._run.forward(edges.inputs, edges.ends, room)
         return self._result(edges, room, out)
 
-    def again(self, edges: ChainEdges, kept: Room | None, *, reads: bool) -> Tensor | None:
+    def recompute(self, edges: ChainEdges, kept: Room | None, *, reads: bool) -> Tensor | None:
         """Recompute what `add_gradients` needs, unless kept; return the messages if `reads`."""
         room = self._rows(edges, kept)
         if kept is None:
-            again = self._run.forward if reads else self._run.again
-            again(edges.inputs, edges.ends, room)
+            run = self._run.forward if reads else self._run.recompute
+            run(edges.inputs, edges.ends, room)
         return self._result(edges, room, None) if reads else None
 
     def gathered(self, shared: Tensor, target_ids: Tensor, beside: Tensor | None) -> Tensor:

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hpcgnn.autograd.crossing import as_tensor
+from hpcgnn.autograd.activation_checkpointing import is_unread, note_unread
+from hpcgnn.autograd.cupy_bridge import as_tensor
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.messages.chain import Chain, Ends, Room
 from hpcgnn.autograd.messages.edge_chain import ChainEdges, EdgeChain
@@ -36,7 +37,6 @@ from hpcgnn.autograd.messages.reductions import (
 )
 from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.autograd.rows import take_rows
-from hpcgnn.autograd.segments import is_unread, note_unread
 from hpcgnn.messages import EdgePart, ExactMessages, Fetched, MessageOperator
 from hpcgnn.sparse import MAIN
 from hpcgnn.spmd import collective
@@ -388,7 +388,7 @@ class _Forward:
             return _Kept(self._add_own(keep=for_backward), self._room)
         like = next(tensor for tensor in inputs if tensor is not None)
         push = ForwardPush(operator.pushed, inputs.targets, like, operator.trace)
-        start = partial(push.start, self._summed, self._total, operator.moment)
+        start = partial(push.start, self._summed, self._total, operator.run_position)
         # The stages of a sequential push need the buffers of a fetch, so that it must end first.
         sequential = not operator.sources.keeps
         pushed = None if sequential else start(keep=for_backward)
@@ -431,7 +431,7 @@ class _Forward:
         memory = memory_of(sources)
         rows = memory.array(sources.contiguous())
         fetch = operator.sources.start_fetch(rows, keep=keep)
-        drawn = operator.moment.now
+        drawn = operator.run_position.now
         with trace.span("interior.forward"):
             # Without edges, one empty block determines the widths of the module's results.
             self._add(operator.own, sources, 1)
@@ -565,7 +565,7 @@ class _Backward:
         if total is not None:
             push = operator.sources.start_return(rows, saved.rows, memory.array(total), gradient)
         else:
-            for index, arrived in operator.sources.again(rows, saved.rows):
+            for index, arrived in operator.sources.fetch_again(rows, saved.rows):
                 with operator.trace.span("boundary.reverse"):
                     self._add(stages[index], memory.tensor(arrived), None)
         with operator.trace.span("interior.reverse"):
@@ -605,7 +605,7 @@ class _Backward:
         # If all edges of a target share one gradient, the messages themselves are not needed.
         shared = self._reductions[0].shared if len(self._reductions) == 1 else None
         reads = bool(self._reductions) and shared is None
-        message = chain.again(chain_input, self._room, reads=reads)
+        message = chain.recompute(chain_input, self._room, reads=reads)
         if shared is not None:
             upper = chain.gathered(shared, block.target_ids, upper)
         elif message is not None:

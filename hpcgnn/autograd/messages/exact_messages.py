@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpcgnn.autograd.activation_checkpointing import Step, run_steps
 from hpcgnn.autograd.messages.reductions import REDUCTIONS, EdgeBlock, gradients_of
 from hpcgnn.autograd.rows import take_rows
-from hpcgnn.autograd.segments import Step, run_steps
 from hpcgnn.messages import ExactMessages
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
@@ -96,5 +96,5 @@ def reduce_exactly(
         return reduced, torch.empty_like(states).index_copy(0, order.long(), states)
 
     present = [rows for rows in inputs if rows is not None]
-    reduced, *states = run_steps([Step(run, module)], present, operator.moment, saves=False)
+    reduced, *states = run_steps([Step(run, module)], present, operator.run_position, saves=False)
     return reduced, states[0] if states else None

@@ -13,7 +13,7 @@ from torch import Tensor
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.messages.reductions import Sum
 from hpcgnn.autograd.numerics.mixed import widened
-from hpcgnn.comm import Instant, Moment
+from hpcgnn.comm import Instant, RunPosition
 from hpcgnn.messages import EdgePart, Fetched, PushedEdges
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Fetch, Push
@@ -55,7 +55,7 @@ class ForwardPush:
 
     @collective
     def start(
-        self, summed: Summed, total: Callable[[], Tensor], moment: Moment, *, keep: bool
+        self, summed: Summed, total: Callable[[], Tensor], run_position: RunPosition, *, keep: bool
     ) -> Pushed:
         """Compute and send the sums; arriving ones are added to the (N, M) that `total` returns."""
         rows, memory, targets = self._pushed.rows, self._memory, self._targets
@@ -64,7 +64,7 @@ class ForwardPush:
         sums: list[Sum] = []
         if targets is not None:
             sent = memory.array(targets.contiguous())
-            fetch, drawn = rows.start_fetch(sent, keep=keep), moment.now
+            fetch, drawn = rows.start_fetch(sent, keep=keep), run_position.now
         for index, part in enumerate(self._pushed.parts):
             if fetch is not None:
                 with self._trace.span("wait.forward"):

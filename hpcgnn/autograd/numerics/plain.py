@@ -37,7 +37,7 @@ from hpcgnn.autograd.numerics.mixed import (
     weight_gradient,
     widened,
 )
-from hpcgnn.autograd.saved import is_last_use
+from hpcgnn.autograd.recompute import is_last_use
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.console import report
+from hpcgnn.convert.divide_input import OneReaderError, SharedFiles
 from hpcgnn.convert.nodes import (
     SPLIT_NAMES,
     SPLIT_PREFIXES,
@@ -21,7 +22,6 @@ from hpcgnn.convert.nodes import (
     check_nodes,
     split_from_indices,
 )
-from hpcgnn.convert.pieces import OneReaderError, SharedFiles
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
 from hpcgnn.convert.tables.edges import (

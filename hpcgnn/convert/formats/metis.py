@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.convert.feed import SymmetryCheck
 from hpcgnn.convert.read.files import TextBlock, read_blocks
 from hpcgnn.convert.read.tables import TableFile, integer_lines
+from hpcgnn.convert.send_edges import SymmetryCheck
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, first_true

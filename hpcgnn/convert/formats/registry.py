@@ -10,8 +10,8 @@ from typing import Any
 
 from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import report
+from hpcgnn.convert.divide_input import OneReaderError
 from hpcgnn.convert.field_files import with_fields
-from hpcgnn.convert.pieces import OneReaderError
 from hpcgnn.convert.pipeline import Report, write_store
 from hpcgnn.convert.read.files import MATRIX_MARKET, PARQUET, read_pieces
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes

@@ -9,8 +9,8 @@ import numpy as np
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.console import report
+from hpcgnn.convert.divide_input import Rows, SharedFiles
 from hpcgnn.convert.nodes import EdgeType
-from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.files import decoded
 from hpcgnn.convert.read.tables import Kind, Table, TableFile, common_width, numbers_of
 from hpcgnn.convert.source import EdgeChunk, EdgeStream

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from hpcgnn.comm import RankGroup
-from hpcgnn.convert.pieces import Rows, SharedFiles
+from hpcgnn.convert.divide_input import Rows, SharedFiles
 from hpcgnn.convert.read.names import (
     NameSurvey,
     NameTable,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.console import report
+from hpcgnn.convert.divide_input import SharedFiles
 from hpcgnn.convert.nodes import class_numbers, labelled, split_from_masks
-from hpcgnn.convert.pieces import SharedFiles
 from hpcgnn.convert.read.arrays import Narrowing, file_features, file_shape
 from hpcgnn.convert.read.tables import Kind, Table, classes_of, common_width, is_missing
 from hpcgnn.convert.source import (

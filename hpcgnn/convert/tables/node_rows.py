@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.console import report
-from hpcgnn.convert.pieces import OneReaderError
+from hpcgnn.convert.divide_input import OneReaderError
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
 from hpcgnn.convert.tables.edges import columns_by_role

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, aggregate, blend
-from hpcgnn.nn.even import EvenModel
+from hpcgnn.nn.equal_width import EqualWidthModel
 from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
@@ -37,7 +37,7 @@ class GCNIILayer(nn.Module):
         return blend(mixed, self.linear(mixed), self.strength)
 
 
-class GCNII(EvenModel):
+class GCNII(EqualWidthModel):
     """``num_layers`` layers between a map of the features and a map to the classes.
 
     Layer l has ``β = log(1 + θ / l)``, so that deep layers change little.
@@ -46,7 +46,7 @@ class GCNII(EvenModel):
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
     takes_sparse = True
-    options = EvenModel.options | {"teleport"}
+    options = EqualWidthModel.options | {"teleport"}
     own_options = MappingProxyType({"theta": 0.5})
 
     @override

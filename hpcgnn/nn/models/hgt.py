@@ -23,7 +23,7 @@ from hpcgnn.autograd import (
     widened,
 )
 from hpcgnn.kernels import EdgeDraw
-from hpcgnn.nn.even import EvenModel
+from hpcgnn.nn.equal_width import EqualWidthModel
 from hpcgnn.nn.heads import require_heads
 from hpcgnn.nn.linear import TypedLinear
 from hpcgnn.nn.model import LayerView, ModelShape
@@ -111,7 +111,7 @@ class HGTLayer(nn.Module):
         return joined / torch.where(total == 0, 1.0, total)[:, :, None]
 
 
-class HGT(EvenModel):
+class HGT(EqualWidthModel):
     """HGT layers between a map of the features and a map to the classes.
 
     Reverses of directed relations count as relations.
@@ -123,7 +123,7 @@ class HGT(EvenModel):
             Trait.GPU: "it has no kernels for a GPU",
         }
     )
-    options = EvenModel.options | {"heads", "attention_dropout", "edge_dropout"}
+    options = EqualWidthModel.options | {"heads", "attention_dropout", "edge_dropout"}
     activates_layers = False
     takes_sparse = True
 

@@ -12,7 +12,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn.model import UNKNOWN, GraphView, LayerView, ModelShape, drawn_from
 from hpcgnn.nn.models.pyg import SIZES, ModuleModel, derived
 from hpcgnn.operator import Aggregation
-from hpcgnn.pyg import Call, Pattern, RowShare, distributed, mark_rows, own_layers, prepare
+from hpcgnn.pyg import Call, Pattern, RowShare, builtin_layers, distributed, mark_rows, prepare
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.typing import Array, GlobalIndices
@@ -73,7 +73,7 @@ class _Views(RowShare):
 
 
 class OperatorModel(ModuleModel):
-    """A module whose message-passing layers all run on operators, see `own_layers`.
+    """A module whose message-passing layers all run on operators, see `builtin_layers`.
 
     It is called with rows of nodes (N, F), a placeholder for edges and, if it has the argument
     ``edge_type``, one for their types, and returns logits (N, C). In directed graphs it reads
@@ -107,7 +107,7 @@ class OperatorModel(ModuleModel):
     @classmethod
     @override
     def num_aggregations(cls, shape: ModelShape) -> int:
-        return len(own_layers(_module(cls, shape)))
+        return len(builtin_layers(_module(cls, shape)))
 
     @classmethod
     @override
@@ -119,7 +119,7 @@ class OperatorModel(ModuleModel):
         if not known or norms is None or getattr(module, "jk_mode", None) is not None:
             return 0
         by_row = all(_is_by_row(norm) for norm in norms)
-        return len(own_layers(module)) if by_row else 1
+        return len(builtin_layers(module)) if by_row else 1
 
     @collective
     @override
@@ -168,7 +168,7 @@ def operator_model_of(kind: type[nn.Module]) -> type[OperatorModel]:
         raise InputError(
             f"model.name: {kind.__name__} raises {type(error).__name__}: {error}"
         ) from error
-    layers = own_layers(module)
+    layers = builtin_layers(module)
     others = {type(layer).__name__ for layer in module.modules() if hasattr(layer, "propagate")}
     others -= {type(layer).__name__ for layer, _ in layers}
     if others or not layers:

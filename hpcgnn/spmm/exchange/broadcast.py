@@ -39,7 +39,7 @@ class BroadcastExchange:
         self.wire, self.push_wire, self.plan = replace(channel.wire, integers=False), Wire(), None
         self.rank, self.ranks = grid.block, world_ranks(grid)
         self.roots = [block for block in range(grid.num_blocks) if grid.handles(block)]
-        self.sizes, self.moment = channel.peers.sizes(ghosts), grid.moment
+        self.sizes, self.run_position = channel.peers.sizes(ghosts), grid.run_position
         # The ids of the rows of each rank, from which the draws of their rounding are derived.
         self.ids = channel.peers.all_ids(ghosts) if self.wire.quantises else []
         peers = self.volume().sent.nonzero()[0].tolist()
@@ -91,7 +91,7 @@ class BroadcastExchange:
 
 class _BroadcastFetch:
     def __init__(self, exchange: BroadcastExchange, x: Array, columns: Packing | None) -> None:
-        self._exchange, wire, moment = exchange, exchange.wire, exchange.moment
+        self._exchange, wire, run_position = exchange, exchange.wire, exchange.run_position
         dtype = wire.dtype(x)
         self._transfers: dict[int, Transfer] = {}
         # The own block row is sent without a copy unless the wire is narrower.
@@ -102,7 +102,7 @@ class _BroadcastFetch:
             carrier.memory.kernels.gather_rows(x, None, self._own, half=wire.half)
         self._blocks = exchange.slots(exchange.num_ghosts, x.shape[1], dtype)
         # If rows are packed, these buffers are broadcast instead; own rows are used unpacked.
-        self._parts = wire.packing(x, moment.now, columns)
+        self._parts = wire.packing(x, run_position.now, columns)
         self._packed: Slots | None = None
         if any(bits is not None for *_, bits in self._parts):
             size = sum(size for _, size, _ in self._parts)
@@ -113,7 +113,7 @@ class _BroadcastFetch:
             exchange.trace,
             "exchange.forward",
             exchange.sent,
-            wire.way_bytes(x, moment, columns, forward=True),
+            wire.way_bytes(x, run_position, columns, forward=True),
             exchange.carrier,
         ):
             for index in range(exchange.window):

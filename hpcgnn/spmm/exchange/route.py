@@ -38,7 +38,7 @@ class Route:
         ids: GlobalIndices | None,
     ) -> None:
         self._carrier, self._trace, self._wire = channel.carrier, channel.trace, channel.wire
-        self._moment, self._sender = channel.grid.moment, channel.grid.block
+        self._run_position, self._sender = channel.grid.run_position, channel.grid.block
         self._plan, self._stages = plan, stages
         ranks = world_ranks(channel.grid)
         self._sent = {
@@ -68,9 +68,9 @@ class Route:
     def span(self, index: int, rows: Array, columns: Packing | None, *, forward: bool) -> Span:
         """Return the span of a stage with rows of the width and dtype of `rows`."""
         name, wire = "exchange.forward" if forward else "exchange.reverse", self._wire
-        size: int | list[int] = wire.way_bytes(rows, self._moment, columns, forward=forward)
+        size: int | list[int] = wire.way_bytes(rows, self._run_position, columns, forward=forward)
         if self._wire.has_sums(rows, forward=forward):
-            packed = self._sums[index][0].packed(self._moment.sum_bits)
+            packed = self._sums[index][0].packed(self._run_position.sum_bits)
             size = [message.num_rows * rows.shape[1] for message in packed.messages]
         return exchange_span(self._trace, name, self._sent[forward][index], size, self._carrier)
 
@@ -88,7 +88,7 @@ class Route:
         carrier, stage = self._carrier, self._stages[index]
         if self._wire.has_sums(sent, forward=forward):
             return self._start_sums(index, sent, received)
-        parts = self._wire.packing(sent, self._moment.now, columns)
+        parts = self._wire.packing(sent, self._run_position.now, columns)
         if all(bits is None for *_, bits in parts):
             return self._start(stage, sent, received, forward=forward)
         size = sum(size for _, size, _ in parts)
@@ -109,18 +109,18 @@ class Route:
     @neighborwise_collective
     def _start_sums(self, index: int, sent: Array, received: Array) -> tuple[Transfer, Transfer]:
         """Start the messages of a stage that return sums of integers to their owners."""
-        bits, (outgoing, incoming) = self._moment.sum_bits, self._sums[index]
+        bits, (outgoing, incoming) = self._run_position.sum_bits, self._sums[index]
         out, into = outgoing.packed(bits), incoming.packed(bits)
         packed, arrived = (
             self._carrier.take((side.num_units, sent.shape[1]), np.uint8) for side in (out, into)
         )
         out.pack(sent, packed)
-        if self._moment.counts_terms:
+        if self._run_position.counts_terms:
             outgoing.count(sent)
         stage = replace(self._stages[index], ghosts=out.messages, owned=into.messages)
         going, coming = self._start(stage, packed, arrived, forward=False)
 
-        def unpack(*, counts: bool = self._moment.counts_terms) -> None:
+        def unpack(*, counts: bool = self._run_position.counts_terms) -> None:
             into.unpack(arrived, received)
             if counts:
                 incoming.count(received)

@@ -13,7 +13,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.edge_inputs import scaled_edges
 from hpcgnn.graph.facts import stored_edge_features
 from hpcgnn.graph.label_inputs import labelled_nodes
-from hpcgnn.graph.stored import StoredRows, check_relations
+from hpcgnn.graph.stored_rows import StoredRows, check_relations
 from hpcgnn.sampling import Subgraph
 from hpcgnn.sparse import read_edge_features
 from hpcgnn.spmd import collective

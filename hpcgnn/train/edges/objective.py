@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd import AskedRows
+from hpcgnn.autograd import RequestedRows
 from hpcgnn.comm import ProcessGrid, agree, raise_on_all
 from hpcgnn.comm.collect_rows import in_order, in_order_of_ends
 from hpcgnn.config.config import Config
@@ -19,14 +19,15 @@ from hpcgnn.errors import InputError, named
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.edge_inputs import scaled_edges
 from hpcgnn.graph.facts import GraphFacts
-from hpcgnn.graph.labelled import Reading, TargetScale
+from hpcgnn.graph.labels import Reading, TargetScale
 from hpcgnn.graph.load import FEATURES
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.stored import StoredRows, check_relations
+from hpcgnn.graph.stored_rows import StoredRows, check_relations
 from hpcgnn.nn import EdgeModel, MeanLoss, NodeModel, make_edge_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions, RowIds, Split
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.cached_products import WholeView
 from hpcgnn.train.edges.labelled import (
     BatchedEdges,
     EdgeLabels,
@@ -48,10 +49,9 @@ from hpcgnn.train.edges.predicted import (
 )
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import NodeRows, rows_of, write_rows
-from hpcgnn.train.kept_products import WholeView
-from hpcgnn.train.links.asked import AskedPairs, find_rows
 from hpcgnn.train.links.edges import LinkEdges
 from hpcgnn.train.links.pairs import PairExamples
+from hpcgnn.train.links.requested_pairs import RequestedPairs, find_rows
 from hpcgnn.train.multi_label import LabelRule
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
@@ -157,7 +157,7 @@ class EdgeObjective(SingleObjective):
     def loss_of(self, model: EdgeModel, outputs: Tensor, step: StepData) -> Tensor:
         assert step.size is not None
         targets: EdgeTargets = step.targets
-        rows = AskedRows.of(outputs, targets.pairs.request, self.graph.products.trace)
+        rows = RequestedRows.of(outputs, targets.pairs.request, self.graph.products.trace)
         logits = self._decode(model, model.decoder.ends(rows), targets)
         labels = self._labels(targets)
         loss = MeanLoss(step.size, self.config.train.label_smoothing)
@@ -177,7 +177,7 @@ class EdgeObjective(SingleObjective):
     @collective
     def predict(self, model: EdgeModel, embeddings: Tensor, needed: EdgeTargets) -> Tensor:
         """Return the logits (E, C) of edges, or their scaled numbers."""
-        rows = AskedRows.of(embeddings, needed.pairs.request, self.graph.products.trace)
+        rows = RequestedRows.of(embeddings, needed.pairs.request, self.graph.products.trace)
         ends = model.decoder.ends(rows)
         parts = [
             self._decode(model, ends, needed, slice(start, start + _BLOCK_EDGES))
@@ -188,7 +188,7 @@ class EdgeObjective(SingleObjective):
     def _decode(
         self,
         model: EdgeModel,
-        ends: tuple[AskedRows, AskedRows],
+        ends: tuple[RequestedRows, RequestedRows],
         needed: EdgeTargets,
         chunk: slice = slice(None),
     ) -> Tensor:
@@ -236,7 +236,7 @@ class EdgeObjective(SingleObjective):
         return edges, ends, edges.asked(self.grid.layer, self.graph.row_map)
 
     @collective
-    def of_pairs(self, model: EdgeModel, pairs: AskedPairs, rule: LabelRule) -> NodeRows:
+    def of_pairs(self, model: EdgeModel, pairs: RequestedPairs, rule: LabelRule) -> NodeRows:
         """Return a model's predictions for pairs, with given features or those of stored edges.
 
         Rows are distributed over the ranks in the order of the request; ids are those of the pairs

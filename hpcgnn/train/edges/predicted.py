@@ -9,8 +9,8 @@ from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import GraphFacts
-from hpcgnn.graph.labelled import TargetScale
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.labels import TargetScale
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.graph.targets import Targets, target_scale
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointFunction
 
 from hpcgnn.autograd import DropoutKey
-from hpcgnn.comm import Moment
+from hpcgnn.comm import RunPosition
 from hpcgnn.nn import GraphView, NodeFeatures, TypedRows
 from hpcgnn.nn.norm import running_means_stay
 from hpcgnn.spmd import collective
@@ -80,8 +80,8 @@ class Mesh:
         (n,) and (E,) masks of the rows whose targets are prescribed, not predicted.
     absent
         (n, W) and (E, W) masks of the targets that have no value at any step.
-    moment
-        The training moment of the ranks that hold the graph.
+    run_position
+        The run position of the ranks that hold the graph.
     edge_targets
         (E,) int64 local target rows of the edges that have fields, in the order of the store.
     """
@@ -90,7 +90,7 @@ class Mesh:
     static: NodeFeatures
     fixed: Frame
     absent: Frame
-    moment: Moment
+    run_position: RunPosition
     edge_targets: GlobalIndices
 
 
@@ -203,7 +203,7 @@ class Dynamics:
         targets = (first + mesh.edge_targets).reshape(-1)
         fixed = mesh.fixed.map(lambda rows: rows.repeat(copies))
         absent = mesh.absent.map(lambda rows: rows.repeat(copies, 1))
-        mesh = Mesh(view, static, fixed, absent, mesh.moment, targets)
+        mesh = Mesh(view, static, fixed, absent, mesh.run_position, targets)
         return Dynamics(mesh, self._columns, self._scales, self.predict, self._dtype)
 
     def filled(self, frame: Frame) -> Frame:
@@ -247,8 +247,8 @@ class Dynamics:
     @collective
     def made_again(self, model: Any, frames: Sequence[Frame], key: DropoutKey | None) -> Frame:
         """Return the same, but store no activations: the backward pass recomputes the model."""
-        moment = self._mesh.moment
-        begun = moment.now
+        run_position = self._mesh.run_position
+        start = run_position.now
 
         def run(_needs_gradient: Tensor, *tensors: Tensor) -> Frame:
             read = [ByRows(*pair) for pair in zip(tensors[::2], tensors[1::2], strict=True)]
@@ -258,7 +258,7 @@ class Dynamics:
                 with torch.enable_grad():
                     return self.outputs(model, read, key).map(Tensor.detach)
             # The backward pass: the forward pass has already counted this step.
-            with moment.again(begun), running_means_stay(model):
+            with run_position.replaying(start), running_means_stay(model):
                 return self.outputs(model, read, key)
 
         # The first frames are data: without this input, no gradient would be recorded.

@@ -16,7 +16,7 @@ from hpcgnn.comm import agree, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
-from hpcgnn.graph.labelled import Reading, label_nodes
+from hpcgnn.graph.labels import Reading, label_nodes
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.sampling import Prefetch
@@ -27,7 +27,7 @@ from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.fields.dynamics import Dynamics, Mesh, Scales, scale_tensors, scales_of
 from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.losses import find_loss
-from hpcgnn.train.fields.measure import measure
+from hpcgnn.train.fields.measure_scales import measure
 from hpcgnn.train.fields.metrics import FieldErrors
 from hpcgnn.train.fields.noise import Noise
 from hpcgnn.train.fields.rollout import Rollouts
@@ -108,7 +108,7 @@ class FieldObjective(OnGraph):
                 graph.features,
                 series.fixed,
                 series.absent,
-                graph.grid.moment,
+                graph.grid.run_position,
                 series.reader.edge_targets,
             ),
             series.columns,

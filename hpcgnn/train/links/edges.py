@@ -22,7 +22,7 @@ from hpcgnn.comm import (
 )
 from hpcgnn.config.edges import EdgesConfig
 from hpcgnn.config.links import LinksConfig
-from hpcgnn.graph.stored import StoredRows, check_relations
+from hpcgnn.graph.stored_rows import StoredRows, check_relations
 from hpcgnn.kernels.mixing import GOLDEN, murmur_mix, uniform
 from hpcgnn.sparse import HiddenEdges, read_adjacency
 from hpcgnn.spmd import collective

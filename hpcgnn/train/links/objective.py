@@ -8,25 +8,24 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd import AskedRows
+from hpcgnn.autograd import RequestedRows
 from hpcgnn.comm import ProcessGrid, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
-from hpcgnn.graph.labelled import Reading
+from hpcgnn.graph.labels import Reading
 from hpcgnn.graph.load import FEATURES
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.nn import LINK_LOSSES, LinkModel, NodeModel, make_link_model
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.cached_products import WholeView
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import NodeRows
-from hpcgnn.train.kept_products import WholeView
-from hpcgnn.train.links.asked import AskedPairs, find_rows, share_of
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
 from hpcgnn.train.links.pairs import (
     BatchedLinks,
@@ -46,6 +45,7 @@ from hpcgnn.train.links.ranking import (
     rank_metrics,
     score_all,
 )
+from hpcgnn.train.links.requested_pairs import RequestedPairs, find_rows, share_of
 from hpcgnn.train.multi_label import LabelRule
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
@@ -137,7 +137,7 @@ class LinkObjective(SingleObjective):
     @override
     def loss_of(self, model: LinkModel, outputs: Tensor, step: StepData) -> Tensor:
         assert step.size is not None
-        rows = AskedRows.of(outputs, step.targets.request, self.graph.products.trace)
+        rows = RequestedRows.of(outputs, step.targets.request, self.graph.products.trace)
         scores = self._scores(model, rows, step.targets)
         return LINK_LOSSES[self._options.loss](*scores, self._options.margin) / step.size
 
@@ -156,7 +156,7 @@ class LinkObjective(SingleObjective):
         return Evaluation(values, self.facts.metric)
 
     def _scores(
-        self, model: LinkModel, rows: AskedRows, pairs: Pairs, chunk: slice = slice(None)
+        self, model: LinkModel, rows: RequestedRows, pairs: Pairs, chunk: slice = slice(None)
     ) -> tuple[Tensor, Tensor]:
         """Return scores (e,) of a chunk of edges, and (e, K) of their negatives, from `rows`."""
         wrong = pairs.wrong[chunk]
@@ -184,7 +184,7 @@ class LinkObjective(SingleObjective):
     @collective
     def score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
         """Return the scores of pairs, computed in blocks that fit into memory."""
-        rows = AskedRows.of(embeddings, pairs.request, self.graph.products.trace)
+        rows = RequestedRows.of(embeddings, pairs.request, self.graph.products.trace)
         num_edges, count = pairs.wrong.shape
         step = max(1, BLOCK_BYTES // max(1, 8 * max(1, count) * embeddings.shape[1]))
         edge_scores, wrong_scores = np.empty(num_edges), np.empty((num_edges, count))
@@ -196,7 +196,7 @@ class LinkObjective(SingleObjective):
 
     @torch.no_grad()
     @collective
-    def of_pairs(self, model: LinkModel, pairs: AskedPairs, rule: LabelRule) -> NodeRows:
+    def of_pairs(self, model: LinkModel, pairs: RequestedPairs, rule: LabelRule) -> NodeRows:
         """Return this rank's share of the pairs, in their order, with scores (m,) float32.
 
         The ids are those of the pairs (m, 3). Raises `CollectiveInputError` if a node is unknown.

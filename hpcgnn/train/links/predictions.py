@@ -8,15 +8,15 @@ import torch
 from hpcgnn.comm import ProcessGrid, rows_of
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.nn import LinkModel
 from hpcgnn.spmd import collective
 from hpcgnn.train.full.predictions import NodeRows
-from hpcgnn.train.links.asked import find_rows, share_of
 from hpcgnn.train.links.edges import known_links
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.pairs import DrawnPairs
 from hpcgnn.train.links.ranking import KnownTargets, Queries, score_all
+from hpcgnn.train.links.requested_pairs import find_rows, share_of
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.typing import GlobalIndices
 

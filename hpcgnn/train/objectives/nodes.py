@@ -14,16 +14,16 @@ from hpcgnn.comm import raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.label_inputs import labelled_nodes
-from hpcgnn.graph.labelled import Reading, label_graphs, label_nodes
+from hpcgnn.graph.labels import Reading, label_graphs, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import HeadedModel, MeanLoss, NodeModel, for_loss, make_headed_model
 from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.cached_products import CachedProducts, WholeView
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
-from hpcgnn.train.kept_products import KeptProducts, WholeView
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.graph import SampledGraph
@@ -169,7 +169,7 @@ class NodeObjective(SingleObjective):
     def __init__(self, graph: LocalGraph, config: Config) -> None:
         self.graph, self.grid, self.config = graph, graph.grid, config
         self.examples = LabelledRows(graph, config)
-        self.whole = WholeView(graph, KeptProducts(config, graph.model_shape(config)))
+        self.whole = WholeView(graph, CachedProducts(config, graph.model_shape(config)))
         self.about = GraphReport(graph, config, self.whole.kept)
 
     @classmethod

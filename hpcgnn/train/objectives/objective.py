@@ -14,7 +14,7 @@ from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts, GraphFacts
-from hpcgnn.graph.labelled import Reading
+from hpcgnn.graph.labels import Reading
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.nn import EmbeddingModel, NodeModel, TrainableModule
@@ -22,9 +22,9 @@ from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, InstanceStore
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.cached_products import WholeView
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import save_rows
-from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
 from hpcgnn.train.sources.source import Examples, StepData, WholeExamples

@@ -16,7 +16,7 @@ from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.inputs import far_columns
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import TypedRows
-from hpcgnn.train.kept_products import KeptProducts
+from hpcgnn.train.cached_products import CachedProducts
 from hpcgnn.train.objectives.objective import About
 
 _NUM_INSPECTED = 4096
@@ -32,7 +32,7 @@ class GraphReport(About):
 
     graph: LocalGraph
     config: Config
-    kept: KeptProducts | None = None
+    kept: CachedProducts | None = None
     counted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @override

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid, agree
-from hpcgnn.config import joined
+from hpcgnn.config import multi_task
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.config.options import choice
@@ -19,15 +19,15 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of, num_edge_features
 from hpcgnn.graph.inputs import Scales
-from hpcgnn.graph.labelled import label_graphs
+from hpcgnn.graph.labels import label_graphs
 from hpcgnn.graph.load import FEATURES, load_graph
 from hpcgnn.graph.local_graph import LocalGraph, with_readout
-from hpcgnn.graph.matrix import relation_names
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.read_edges import relation_names
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.nn import (
     ModelShape,
+    MultiTaskModel,
     NodeModel,
-    SeveralModel,
     TrainableModule,
     TypedModel,
     find_model,
@@ -176,14 +176,14 @@ class SavedModel:
         checkpoint = dataclasses.replace(
             checkpoint,
             state={**state, "graph": state["parts"][task], "kept": kept},
-            model=SeveralModel.weights_of(task, checkpoint.model),
-            best=SeveralModel.weights_of(task, checkpoint.best),
+            model=MultiTaskModel.weights_of(task, checkpoint.model),
+            best=MultiTaskModel.weights_of(task, checkpoint.best),
         )
         return dataclasses.replace(
             self,
-            config=joined.of_task(self.config, task),
+            config=multi_task.of_task(self.config, task),
             checkpoint=checkpoint,
-            embedded=0 if task in joined.OF_PAIRS else joined.width_of(self.config),
+            embedded=0 if task in multi_task.OF_PAIRS else multi_task.width_of(self.config),
             hides_links=own_store and "links" in tasks,
         )
 
@@ -396,7 +396,11 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         # A graph without labels fits any number of classes, and so do models without node classes.
         (
             "classes",
-            (not trained.targets and config.train.task not in joined.OF_PAIRS and store.num_classes)
+            (
+                not trained.targets
+                and config.train.task not in multi_task.OF_PAIRS
+                and store.num_classes
+            )
             or trained.num_classes,
             trained.num_classes,
         ),
@@ -416,7 +420,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         # Other names may be new names of the same columns.
         if sorted(stored) == sorted(expected):
             _require_same_order(store.path, what, stored, expected)
-    if not trained.targets and config.train.task not in joined.OF_PAIRS and store.num_classes:
+    if not trained.targets and config.train.task not in multi_task.OF_PAIRS and store.num_classes:
         _require_same_order(store.path, "class", store.class_names, trained.class_names)
 
 

@@ -11,7 +11,7 @@ from hpcgnn.autograd import DistinctSums, GraphMembers
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.products import row_ids_of, rows_by_relation, traced_sums
+from hpcgnn.graph.operators import row_ids_of, rows_by_relation, traced_sums
 from hpcgnn.nn import GraphView, LayerView, NodeFeatures, NodeTraits, TypedRows
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sampling import FanOutLayer, LayeredSample, SampledPattern, Subgraph

@@ -83,8 +83,8 @@ class WholeSource(Source):
         if self._restricted:
             rows_in_features = self._activate(graph.num_aggregations(config), train_rows)
         if whole.kept is not None:
-            span = graph.products.trace.span("plan.kept_products")
-            with span, graph.grid.moment.before_epochs():
+            span = graph.products.trace.span("plan.cached_products")
+            with span, graph.grid.run_position.before_epochs():
                 view, features = self._train_view, self._train_features
                 self._train_view = whole.kept.for_training(view, features)
         whole.prepare()

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hpcgnn.autograd import relation_linear
-from hpcgnn.comm import Moment
-from hpcgnn.operator import KeptProduct, OperatorSize, RelationOrder
+from hpcgnn.comm import RunPosition
+from hpcgnn.operator import CachedProduct, OperatorSize, RelationOrder
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 
@@ -33,7 +33,7 @@ class DenseMeans:
     trace = TraceRecorder.off()
 
     def __init__(self, matrix: Array, *, sequential: bool) -> None:
-        self._matrix, self.num_products, self.moment = matrix, 0, Moment()
+        self._matrix, self.num_products, self.run_position = matrix, 0, RunPosition()
         self.size = OperatorSize(*matrix.shape, np.count_nonzero(matrix), 0, False, sequential)
 
     @property
@@ -99,10 +99,10 @@ def test_products_of_a_step(sequential: bool, products: int) -> None:
     assert operator.num_products == products
 
 
-def test_a_kept_product_stays_as_it_is() -> None:
+def test_a_cached_product_stays_as_it_is() -> None:
     inner = DenseMeans(np.random.default_rng(1).normal(size=(6, 5)), sequential=True)
     x = F64.new_ones(5, 3)
-    kept = KeptProduct(inner, x.numpy())
+    kept = CachedProduct(inner, x.numpy())
     before, weights = kept.product.copy(), F64.new_ones(3, 3, 2).requires_grad_()
     relation_linear(kept, ROWS, x, weights, F64.new_zeros(5, 2)).sum().backward()
     np.testing.assert_array_equal(kept.product, before)

@@ -142,7 +142,7 @@ def test_edges_equal_plain_torch(name: str, reads_states: bool) -> None:
             )
             made = run.messages(given, kept)
             torch.testing.assert_close(made, right.detach()[some], rtol=1e-12, atol=1e-12)
-            again = run.again(given, kept, reads=reads)
+            again = run.recompute(given, kept, reads=reads)
             assert (again is None) == (not reads)
             if reads:
                 torch.testing.assert_close(again, made, rtol=0, atol=0)

@@ -15,7 +15,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
-from hpcgnn.graph.products import Adjacency, Products, make_operators
+from hpcgnn.graph.operators import Adjacency, Products, make_operators
 from hpcgnn.nn import (
     MODELS,
     GraphView,

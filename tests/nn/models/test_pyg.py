@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import Adjacency, make_operators
+from hpcgnn.graph.operators import Adjacency, make_operators
 from hpcgnn.nn import GraphView, ModelShape, NodeTraits
 from hpcgnn.nn.models import SIGN
 from hpcgnn.nn.models.gat import GATLayer, GATv2Layer

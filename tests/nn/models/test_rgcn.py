@@ -12,7 +12,7 @@ import torch
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import Adjacency, Products, make_operators
+from hpcgnn.graph.operators import Adjacency, Products, make_operators
 from hpcgnn.nn import (
     MODELS,
     Model,

@@ -24,7 +24,7 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.labelled import num_features
 from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.gradients import sum_gradients
-from hpcgnn.train.links.asked import read_pairs
+from hpcgnn.train.links.requested_pairs import read_pairs
 from hpcgnn.train.tasks import load_task
 from tests.support.dense_models import Dense, logits
 from tests.support.labelled_edges import KINDS, EdgeGraph, planted_edges, ugly_edges

@@ -22,9 +22,9 @@ from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import ranking
-from hpcgnn.train.links.asked import share_of
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.predictions import best_targets
+from hpcgnn.train.links.requested_pairs import share_of
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
 

@@ -6,13 +6,13 @@ from types import MappingProxyType
 import numpy as np
 from torch import Tensor, no_grad
 
-from hpcgnn.graph.labelled import Labelled, Reading, TargetScale
+from hpcgnn.graph.labels import Labelled, Reading, TargetScale
 from hpcgnn.graph.load import load_graph
-from hpcgnn.graph.matrix import read_union
+from hpcgnn.graph.read_edges import read_union
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Trait
+from hpcgnn.train.cached_products import WholeView
 from hpcgnn.train.evaluation import Evaluation, target_metrics
-from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.objectives.nodes import LabelledRows
 from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.objectives.report import GraphReport

@@ -16,7 +16,7 @@ import hpcgnn
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
 from hpcgnn.operator import Aggregation
-from hpcgnn.pyg.own_layers import OWN
+from hpcgnn.pyg.builtin_layers import OWN
 from tests.support.pyg_convs import (
     TYPES,
     WIDTH,

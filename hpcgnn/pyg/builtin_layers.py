@@ -196,7 +196,7 @@ OWN: Mapping[str, OwnLayer] = {
 """Class name in torch_geometric -> how the layer runs on operators."""
 
 
-def own_layers(module: nn.Module) -> list[tuple[nn.Module, OwnLayer]]:
+def builtin_layers(module: nn.Module) -> list[tuple[nn.Module, OwnLayer]]:
     """Return the layers of a module that run on operators, each with its `OwnLayer`.
 
     Raises `InputError` if one of them has an unsupported option, or has no sizes yet.
@@ -225,11 +225,11 @@ def own_layers(module: nn.Module) -> list[tuple[nn.Module, OwnLayer]]:
 def run_on_operators(
     module: nn.Module, view_of: ViewOf, draws: Callable[[], DropoutKey | None]
 ) -> None:
-    """Make the layers of a module that have an equal run on operators; see `own_layers`.
+    """Make the layers of a module that have an equal run on operators; see `builtin_layers`.
 
     `draws` returns the key of the next dropout of coefficients.
     """
-    for layer, own in own_layers(module):
+    for layer, own in builtin_layers(module):
         # torch calls an attribute of the instance in place of its class's method.
         layer.forward = partial(_run, layer, own, inspect.signature(layer.forward), view_of, draws)
 

@@ -9,7 +9,7 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.comm import Network, ProcessGrid
-from hpcgnn.graph.choice import ExchangeChoice, joins_messages, method_seconds, row_bytes
+from hpcgnn.graph.choose_exchange import ExchangeChoice, joins_messages, method_seconds, row_bytes
 from hpcgnn.plan.estimates import product_seconds
 from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph

@@ -14,18 +14,18 @@ from typing_extensions import override
 
 from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
-from hpcgnn.config.joined import width_of, with_one_width
+from hpcgnn.config.multi_task import width_of, with_one_width
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
-from hpcgnn.graph.labelled import Reading
+from hpcgnn.graph.labels import Reading
 from hpcgnn.graph.load import FEATURES
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import SeveralModel
+from hpcgnn.nn import MultiTaskModel
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait, union
+from hpcgnn.train.cached_products import WholeView
 from hpcgnn.train.evaluation import SPLITS, Evaluation
-from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.objectives.objective import GraphObjective, SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.saved_model import SavedModel
@@ -46,7 +46,7 @@ _OF_ONE = frozenset(
 """Traits that a joint objective has if any of its objectives has them."""
 
 
-class SeveralExamples(WholeExamples):
+class MultiTaskExamples(WholeExamples):
     """The training examples of all objectives."""
 
     trains = None
@@ -62,8 +62,8 @@ class SeveralExamples(WholeExamples):
         return WholeTargets(None, values, self.num_train)
 
 
-class SeveralObjectives(GraphObjective):
-    """Minimises the sum of several losses, weighted by ``train.task_weights``; see `several`.
+class MultiTaskObjective(GraphObjective):
+    """Minimises a weighted sum of losses, see ``train.task_weights`` and `train_together`.
 
     All read the outputs of one encoder as node embeddings. Their metrics are prefixed with their
     names in ``train.task``; models are chosen by the metric of the first, as in a run of it alone.
@@ -83,7 +83,7 @@ class SeveralObjectives(GraphObjective):
         self.graph, self.grid, self.config = replace(graph, facts=encoder), graph.grid, config
         self.parts, self._names = parts, tuple(parts)
         self._weights = config.train.task_weights or (1.0,) * len(parts)
-        self.examples, self.whole = SeveralExamples(parts.values()), WholeView(self.graph)
+        self.examples, self.whole = MultiTaskExamples(parts.values()), WholeView(self.graph)
         reports: list[Any] = [part.about for part in parts.values()]
         counted = dict(chain.from_iterable(report.counted.items() for report in reports))
         self.about = GraphReport(reports[0].graph, config, counted=counted)
@@ -123,14 +123,14 @@ class SeveralObjectives(GraphObjective):
         return {"parts": {name: asdict(part.facts) for name, part in self.parts.items()}}
 
     @override
-    def make_model(self, seed: int) -> SeveralModel:
+    def make_model(self, seed: int) -> MultiTaskModel:
         encoder = self.graph.make_model(self.config, seed)
         heads = {name: part.make_part(encoder, self._width, seed) for name, part in self._items}
-        return SeveralModel(encoder, heads)
+        return MultiTaskModel(encoder, heads)
 
     @collective
     @override
-    def loss_of(self, model: SeveralModel, outputs: Tensor, step: StepData) -> Tensor:
+    def loss_of(self, model: MultiTaskModel, outputs: Tensor, step: StepData) -> Tensor:
         loss = outputs.new_zeros(())
         for (name, part), weight, own in zip(self._items, self._weights, step.targets, strict=True):
             head = model.parts[name]
@@ -140,7 +140,7 @@ class SeveralObjectives(GraphObjective):
 
     @collective
     @override
-    def judge(self, model: SeveralModel, outputs: Tensor) -> Evaluation:
+    def judge(self, model: MultiTaskModel, outputs: Tensor) -> Evaluation:
         values: dict[str, float] = {}
         sums, constant = dict.fromkeys(SPLITS, 0.0), []
         for (name, part), weight in zip(self._items, self._weights, strict=True):
@@ -158,7 +158,7 @@ class SeveralObjectives(GraphObjective):
 
     @collective
     @override
-    def evaluate_kept(self, model: SeveralModel) -> dict[str, Any]:
+    def evaluate_kept(self, model: MultiTaskModel) -> dict[str, Any]:
         results: dict[str, Any] = {}
         for name, part in self._items:
             results |= part.evaluate_kept(model.parts[name])
@@ -167,7 +167,7 @@ class SeveralObjectives(GraphObjective):
     @torch.no_grad()
     @collective
     @override
-    def write(self, path: Path, saved: SavedModel, model: SeveralModel) -> None:
+    def write(self, path: Path, saved: SavedModel, model: MultiTaskModel) -> None:
         # The first objective's file has the name it would have in a run of it alone.
         for name, part in self._items:
             part_path = (
@@ -180,7 +180,7 @@ class SeveralObjectives(GraphObjective):
         return [*self.parts.items()]
 
 
-def several(kinds: Mapping[str, type[SingleObjective]]) -> type[SeveralObjectives]:
+def train_together(kinds: Mapping[str, type[SingleObjective]]) -> type[MultiTaskObjective]:
     """Return the class of the joint objective of `kinds`, by name."""
     joined = union(*kinds.values())
     absent = {
@@ -197,4 +197,4 @@ def several(kinds: Mapping[str, type[SingleObjective]]) -> type[SeveralObjective
         "needs": joined.needs,
         "lacks": MappingProxyType({**absent, **_LACKS}),
     }
-    return type("SeveralObjectives", (SeveralObjectives,), content)
+    return type("MultiTaskObjective", (MultiTaskObjective,), content)

@@ -26,7 +26,7 @@ NODES, GRAPHS, CLASSES, FEATURES, SEED = 240, 60, 3, 8, 7
 
 
 @dataclass(frozen=True)
-class Scene:
+class Fixtures:
     """The ranks of the test, and a temporary shared folder for stores and runs."""
 
     comm: Communicator
@@ -75,7 +75,7 @@ class Scene:
 
 
 @contextlib.contextmanager
-def open_scene(comm: Communicator, where: Path) -> Iterator[Scene]:
+def make_fixtures(comm: Communicator, where: Path) -> Iterator[Fixtures]:
     """Write the stores to a temporary folder below `where`; collective."""
     scratch: tempfile.TemporaryDirectory[str] | None = None
     show_from(logging.WARNING)
@@ -84,7 +84,7 @@ def open_scene(comm: Communicator, where: Path) -> Iterator[Scene]:
             if comm.rank == 0:
                 scratch = tempfile.TemporaryDirectory(prefix=".hpcgnn-selftest-", dir=where)
                 _write_stores(Path(scratch.name), comm.size)
-        yield Scene(comm, Path(bcast(comm, scratch.name if scratch else None)))
+        yield Fixtures(comm, Path(bcast(comm, scratch.name if scratch else None)))
     finally:
         show_from(logging.INFO)
         if scratch is not None:

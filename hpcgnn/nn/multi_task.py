@@ -29,7 +29,7 @@ def make_headed_model(encoder: NodeModel, width: int, outputs: int, seed: int) -
     return HeadedModel.drawn(encoder, seed, lambda: Linear(width, outputs))
 
 
-class SeveralModel(EmbeddingModel):
+class MultiTaskModel(EmbeddingModel):
     """An encoder with several heads; its outputs are the embeddings.
 
     `parts` are the models that share the encoder, by name; their heads are those of this model.

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hpcgnn.autograd.saved import rematerialised
-from hpcgnn.comm import Moment
+from hpcgnn.autograd.recompute import rematerialised
+from hpcgnn.comm import RunPosition
 from hpcgnn.spmd import collective
 
 _Gradients: TypeAlias = list[Tensor | None]
@@ -161,7 +161,7 @@ class _Waiting(NamedTuple):
     """A segment before its backward pass; `values` are its inputs, None for the first segment."""
 
     steps: Sequence[Step]
-    begun: Any
+    start: Any
     values: Sequence[Tensor] | None
     last: _Graph | None
 
@@ -171,13 +171,13 @@ class _Steps(torch.autograd.Function):
     def forward(
         ctx: Any,
         steps: Sequence[Step],
-        moment: Moment,
+        run_position: RunPosition,
         saves: bool,
         count: int,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         values: Sequence[Tensor] = tensors[:count]
-        ctx.moment, ctx.parameters, ctx.count = moment, _parameters(steps), count
+        ctx.run_position, ctx.parameters, ctx.count = run_position, _parameters(steps), count
         ctx.set_materialize_grads(False)
         # Only the caller's inputs are saved tensors: those of a segment are freed after its use.
         ctx.save_for_backward(*values)
@@ -185,7 +185,7 @@ class _Steps(torch.autograd.Function):
         needed: Sequence[bool] = ctx.needs_input_grad[4 : 4 + count]
         for part in _segments(len(steps)):
             segment = steps[part.start : part.stop]
-            begun, inputs, last = moment.now, values if part.start else None, None
+            start, inputs, last = run_position.now, values if part.start else None, None
             if saves:
                 *segment, ending = segment
             for step in segment:
@@ -196,7 +196,7 @@ class _Steps(torch.autograd.Function):
                 values = last.outputs()
                 last.values.clear()
                 needed = [True] * len(values)
-            ctx.waiting.append(_Waiting(segment, begun, inputs, last))
+            ctx.waiting.append(_Waiting(segment, start, inputs, last))
             del inputs
         return tuple(values)
 
@@ -209,12 +209,12 @@ class _Steps(torch.autograd.Function):
         flow, totals = _Flow(list(gradients)), dict.fromkeys(ctx.parameters)
         del gradients
         while ctx.waiting:
-            steps, begun, values, last = ctx.waiting.pop()
+            steps, start, values, last = ctx.waiting.pop()
             needed = [True] * len(values or ())
             if values is None:
                 values, needed = ctx.saved_tensors, ctx.needs_input_grad[4 : 4 + ctx.count]
             graphs = []
-            with ctx.moment.again(begun):
+            with ctx.run_position.replaying(start):
                 for step in steps:
                     graphs.append(_Graph(step, values, needed))
                     values = graphs[-1].outputs()
@@ -233,17 +233,21 @@ class _Steps(torch.autograd.Function):
 
 @collective
 def run_steps(
-    steps: Sequence[Step], inputs: Sequence[Tensor], moment: Moment, *, saves: bool = True
+    steps: Sequence[Step],
+    inputs: Sequence[Tensor],
+    run_position: RunPosition,
+    *,
+    saves: bool = True,
 ) -> tuple[Tensor, ...]:
     """Run steps one after the other on tensors, and return the last outputs; differentiable once.
 
     Most steps run again in the backward pass, and all do unless `saves`. Collective if the steps
     are, as is its backward pass. Gradients reach the inputs and the parameters of the layers, and
-    are equal bit by bit to those of a run that saves everything: for a rerun, `moment`, that of the
-    ranks, is set back to where it was.
+    are equal bit by bit to those of a run that saves everything: for a rerun, `run_position` of the
+    ranks is set back.
     """
     results: tuple[Tensor, ...] = _Steps.apply(  # type: ignore[no-untyped-call]
-        steps, moment, saves, len(inputs), *inputs, *_parameters(steps)
+        steps, run_position, saves, len(inputs), *inputs, *_parameters(steps)
     )
     return results
 

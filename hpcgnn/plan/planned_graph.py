@@ -14,7 +14,7 @@ from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.operator import Aggregation
 from hpcgnn.plan.counted_messages import CountedRequest, WantedRows
 from hpcgnn.plan.objectives import Predicted
-from hpcgnn.plan.peers import PatternShare
+from hpcgnn.plan.simulated_peers import PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import EdgeTable
 from hpcgnn.storage import NodeBlock

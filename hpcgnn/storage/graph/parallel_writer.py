@@ -24,9 +24,9 @@ from hpcgnn.storage.files import LIBRARY_VERSIONS
 from hpcgnn.storage.format import chunk_shape
 from hpcgnn.storage.graph import schema
 from hpcgnn.storage.graph.chunks import ChunkMaker, RowSpan, early, places_in
-from hpcgnn.storage.graph.field_share import FieldShare, SharedColumn
 from hpcgnn.storage.graph.fields import FieldColumn, FieldInfo
 from hpcgnn.storage.graph.names import NameOrder
+from hpcgnn.storage.graph.parallel_field_writer import FieldShare, SharedColumn
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.typing import Array, Offsets

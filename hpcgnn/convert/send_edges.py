@@ -16,8 +16,8 @@ from hpcgnn import watchdog
 from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import report
 from hpcgnn.convert.columns import row_progress
-from hpcgnn.convert.parts import Parts
 from hpcgnn.convert.read.arrays import Narrowing
+from hpcgnn.convert.resume import SavedConversion
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.mixing import split_mix
@@ -85,7 +85,7 @@ class EdgeFeed:
         source: GraphSource,
         options: ConvertOptions,
         ranks: RankGroup = ONE_PROCESS,
-        parts: Parts | None = None,
+        parts: SavedConversion | None = None,
     ) -> None:
         self._source, self._reverse, self._ranks = source, options.reverse, ranks
         self._parts, self._saved_at = parts, time.monotonic()

@@ -13,7 +13,7 @@ import torch
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.train.run.checkpoint import Checkpoint, checkpoint_paths, read_checkpoint
 from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.run.partner import PartnerMemory
+from hpcgnn.train.run.memory_checkpoints import MemoryCheckpoints
 from tests.support import training
 
 
@@ -32,9 +32,9 @@ class Hosts:
             self.directory.begin_session({"started": "now"})
         comm.Barrier()
 
-    def memory(self, **settings: object) -> PartnerMemory:
+    def memory(self, **settings: object) -> MemoryCheckpoints:
         run = replace(self.config.run, **settings)  # type: ignore[arg-type]
-        memory = PartnerMemory(self.grid, replace(self.config, run=run), self.directory)
+        memory = MemoryCheckpoints(self.grid, replace(self.config, run=run), self.directory)
         memory.find_folder()
         return memory
 

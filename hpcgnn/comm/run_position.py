@@ -32,7 +32,7 @@ class Instant(NamedTuple):
         return key_of(*names, 0 if sender is None else 1 + sender)
 
 
-class Moment:
+class RunPosition:
     """The current `Instant` of a grid, `now`, which is equal on all ranks.
 
     Products are numbered from the beginning of the epoch. All ranks multiply in the same order for
@@ -73,12 +73,12 @@ class Moment:
             self.now = self.now._replace(way=before)
 
     @contextmanager
-    def again(self, begun: Instant) -> Iterator[None]:
-        """Repeat inside the block the draws of a pass that began at `begun`.
+    def replaying(self, start: Instant) -> Iterator[None]:
+        """Repeat inside the block the draws of a pass that began at `start`.
 
         Rows that are fetched again then have the same bits. Afterwards `now` is as before.
         """
-        before, self.now = self.now, begun
+        before, self.now = self.now, start
         try:
             yield
         finally:
@@ -110,5 +110,5 @@ class Moment:
         A run resumed from a checkpoint prepares again with the same draws. Afterwards `now` is as
         before.
         """
-        with self.again(Instant(0, _BEFORE_EPOCHS)), self.unpacked():
+        with self.replaying(Instant(0, _BEFORE_EPOCHS)), self.unpacked():
             yield

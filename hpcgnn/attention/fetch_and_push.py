@@ -13,7 +13,7 @@ import numpy as np
 from hpcgnn.attention.operator import Softmax
 from hpcgnn.attention.scores import AttentionInput, BackwardWalk, ScoredRows, Scores
 from hpcgnn.attention.softmax import AttentionState, pack, packed_width, unpack
-from hpcgnn.comm import Instant, Moment
+from hpcgnn.comm import Instant, RunPosition
 from hpcgnn.kernels import Gradients, SoftmaxGradient
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.sparse import Memory
@@ -89,9 +89,9 @@ class FetchedValues:
         row_ids: GlobalIndices,
         ghost_ids: tuple[GlobalIndices, ...],
         trace: TraceRecorder,
-        moment: Moment,
+        run_position: RunPosition,
     ) -> None:
-        self._part, self._trace, self._moment = part, trace, moment
+        self._part, self._trace, self._run_position = part, trace, run_position
         self._row_ids, self._ghost_ids = row_ids, ghost_ids
         put = part.memory.put
         self._reorder = [order if order is None else put(order) for order in push_order(part)]
@@ -203,7 +203,7 @@ class FetchedValues:
         like = np.empty((0, width + num_sources), targets.dtype)
         for_own = np.zeros((len(attention.values), num_sources), targets.dtype)
         adds = add, self._part.adding(for_own)
-        columns = _packing(width + num_sources, (width, self._moment.now))
+        columns = _packing(width + num_sources, (width, self._run_position.now))
         push = ghosts.start_push(like, _both(adds, width), columns)
         # The owner turns gradients of sources into those of the values and weights behind them.
         return Pushing(
@@ -226,10 +226,10 @@ class PushedStates:
         target_ids: tuple[GlobalIndices, ...],
         column_ids: GlobalIndices,
         trace: TraceRecorder,
-        moment: Moment,
+        run_position: RunPosition,
     ) -> None:
         assert part.push_blocks is part.blocks, "states are pushed in the numbering of a fetch"
-        self._part, self._trace, self._moment = part, trace, moment
+        self._part, self._trace, self._run_position = part, trace, run_position
         self._target_ids, self._column_ids = target_ids, column_ids
 
     @collective
@@ -290,7 +290,7 @@ class PushedStates:
         # Targets travel last in their group, where they are unpacked below, and are rounded as in
         # the forward pass.
         (narrow if scores.narrow_targets else wide).append(targets)
-        now, exact = self._moment.now, targets.shape[1] if scores.narrow_targets else 0
+        now, exact = self._run_position.now, targets.shape[1] if scores.narrow_targets else 0
         packed_when = zip(map(_width, wide), (now, softmax.drawn), strict=False)
         # One exchange brings all that a row's gradient needs, so its edges are differentiated here
         # without further messages.

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import crossing
-from hpcgnn.autograd.crossing import as_device_array, as_tensor, shared_stream
+from hpcgnn.autograd import cupy_bridge
+from hpcgnn.autograd.cupy_bridge import as_device_array, as_tensor, shared_stream
 from tests.support.stand_in import StandIn
 
 ADDRESS = 4711
@@ -27,7 +27,7 @@ def streams(monkeypatch):
     made.cuda.get_current_stream = lambda: SimpleNamespace(ptr=made.cuda.current)
     made.cuda.Stream = SimpleNamespace(from_external=from_external)
     monkeypatch.setitem(sys.modules, "cupy", made)
-    monkeypatch.setattr(crossing, "_stream_address", lambda: ADDRESS)
+    monkeypatch.setattr(cupy_bridge, "_stream_address", lambda: ADDRESS)
     return made.cuda, taken
 
 

@@ -9,7 +9,7 @@ import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, bcast
 from hpcgnn.errors import InputError
-from hpcgnn.pyg.divided import share_of_rows
+from hpcgnn.pyg.divide_graph import share_of_rows
 from hpcgnn.pyg.marks import mark
 from hpcgnn.sparse import EdgeRows, read_edge_rows
 from hpcgnn.spmd import collective

@@ -19,7 +19,7 @@ from hpcgnn.autograd import (
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.file import config_from_tables
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.labelled import find_members
+from hpcgnn.graph.labels import find_members
 
 NUM_NODES, WIDTH = 37, 5
 NUMBERS = np.array([2, 3, 7, 40, 41, 1000])

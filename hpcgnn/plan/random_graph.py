@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from hpcgnn.comm import RowMap
-from hpcgnn.plan.shape import Ends, Entries, Shape
-from hpcgnn.plan.survey import kept_rows
+from hpcgnn.plan.ghost_rows import kept_rows
+from hpcgnn.plan.graph_shape import Ends, Entries, Shape
 from hpcgnn.plan.traffic import PatternKey
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.sparse.pieces import distinct
@@ -98,7 +98,8 @@ class DrawnEnds:
         """Return the expected numbers of nodes of each part that have a neighbour in each part.
 
         `ends` are those of the neighbours, of which a share `active` counts. `outside` is as in
-        `hpcgnn.plan.shape.Edges`; with it, figures of a part with itself are wrong, but not needed.
+        `hpcgnn.plan.graph_shape.Edges`; with it, figures of a part with itself are wrong, but not
+        needed.
         `weights` (classes,) are the weights of nodes by degree.
         """
         power = outside * self.ends.degrees

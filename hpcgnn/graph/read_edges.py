@@ -10,7 +10,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.edge_inputs import scaled_edges, with_positions
 from hpcgnn.graph.facts import num_edge_features
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.sparse import (
     DistCSR,

@@ -5,7 +5,7 @@ import pytest
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.operator import (
-    KeptProduct,
+    CachedProduct,
     Transposed,
     choose_order,
 )
@@ -25,7 +25,7 @@ def test_a_product_is_computed_once(comm: MPI.Intracomm) -> None:
         operator = DistributedSpMM(grid, part, make_exchange("joint", grid, part, trace), trace)
         for each, dense in ((operator, matrix), (Transposed(operator), matrix.T)):
             x = full[mine].copy()
-            kept = KeptProduct(each, x)
+            kept = CachedProduct(each, x)
             spans = trace.totals()
             assert kept.apply(x) is kept.apply(x[:]) is kept.product
             assert trace.totals() == spans
@@ -39,12 +39,12 @@ def test_a_product_is_computed_once(comm: MPI.Intracomm) -> None:
             assert kept.shape == each.shape
 
 
-def test_a_kept_product_comes_first() -> None:
+def test_a_cached_product_comes_first() -> None:
     with ProcessGrid(MPI.COMM_SELF) as grid:
         part = block_row(ugly_matrix(20, 1), RowMap(np.array([0, 20], np.int64), 0))
         trace = TraceRecorder.off()
         operator = DistributedSpMM(grid, part, make_exchange("aware", grid, part, trace), trace)
-        kept = KeptProduct(operator, np.ones((20, 50)))
+        kept = CachedProduct(operator, np.ones((20, 50)))
     orders = [
         choose_order(each.size, 50, 2, needs_input_gradient=False) for each in (operator, kept)
     ]

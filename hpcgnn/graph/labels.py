@@ -10,7 +10,7 @@ from hpcgnn.autograd import GraphMembers
 from hpcgnn.comm import RowMap, RowRequest, agree, bcast, redistribute
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.graph.targets import fingerprint_of, read_targets, target_scale
 from hpcgnn.spmd import collective
 from hpcgnn.storage import NodeBlock

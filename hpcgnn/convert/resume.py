@@ -22,7 +22,7 @@ _MANIFEST = "manifest.json"
 _DAMAGE = (OSError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError)
 
 
-class Parts:
+class SavedConversion:
     """The folder of one conversion, locked until the end of the ``with`` block."""
 
     def __init__(self, folder: Path, ranks: RankGroup, key: Mapping[str, Any]) -> None:

@@ -17,13 +17,13 @@ from hpcgnn.autograd import SparseFeatures, memory_of
 from hpcgnn.config.config import Config
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, ModelShape, NodeFeatures, find_model
-from hpcgnn.operator import AggregationOperator, KeptProduct, is_worth_keeping
+from hpcgnn.operator import AggregationOperator, CachedProduct, is_worth_caching
 from hpcgnn.spmd import collective
 from hpcgnn.train.optimizer import num_evaluations
 from hpcgnn.typing import Array
 
 
-class KeptProducts:
+class CachedProducts:
     """Decides which products a run keeps, and holds them."""
 
     def __init__(self, config: Config, shape: ModelShape) -> None:
@@ -38,7 +38,7 @@ class KeptProducts:
         self._always = config.exchange.keep_products == "always"
         in_width, out_width, *_ = shape.widths()
         self._widths = in_width, out_width
-        self._known: dict[tuple[AggregationOperator, int], KeptProduct] = {}
+        self._known: dict[tuple[AggregationOperator, int], CachedProduct] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -67,7 +67,7 @@ class KeptProducts:
         operators = [each for step in layers[: self._steps] for each in step.operators.items()]
         if not self._always and not any(
             (operator, 0) in self._known
-            or is_worth_keeping(
+            or is_worth_caching(
                 operator.size,
                 self._widths,
                 len(layers[0].relation_rows) if kind.by_relation else 0,
@@ -90,11 +90,11 @@ class KeptProducts:
                 rows = {kind: operator.product for kind, operator in kept.items()}
         return replace(view, active=tuple(layers))
 
-    def _product(self, index: int, operator: AggregationOperator, rows: Array) -> KeptProduct:
+    def _product(self, index: int, operator: AggregationOperator, rows: Array) -> CachedProduct:
         """Return the product; training and evaluation share it if they read the same rows."""
         key = operator, index
         if key not in self._known:
-            self._known[key] = KeptProduct(operator, rows)
+            self._known[key] = CachedProduct(operator, rows)
         return self._known[key]
 
 
@@ -104,7 +104,7 @@ class WholeView:
     `kept` holds the products that no epoch changes; None to keep none.
     """
 
-    def __init__(self, graph: LocalGraph, kept: KeptProducts | None = None) -> None:
+    def __init__(self, graph: LocalGraph, kept: CachedProducts | None = None) -> None:
         self._graph, self.kept = graph, kept
         self._view = graph.view if kept is None else None
 
@@ -117,8 +117,8 @@ class WholeView:
         if self._view is None:
             assert self.kept is not None
             graph = self._graph
-            span = graph.products.trace.span("plan.kept_products")
-            with span, graph.grid.moment.before_epochs():
+            span = graph.products.trace.span("plan.cached_products")
+            with span, graph.grid.run_position.before_epochs():
                 self._view = self.kept.for_evaluation(graph.view, graph.features)
         return self._view
 

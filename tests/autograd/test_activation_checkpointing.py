@@ -9,7 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from hpcgnn.autograd import EdgeInputs, Step, run_steps
 from hpcgnn.autograd.memory import HostTensors
 from hpcgnn.autograd.messages import chain, edge_messages
-from hpcgnn.comm import Moment, ProcessGrid, RowMap
+from hpcgnn.comm import ProcessGrid, RowMap, RunPosition
 from hpcgnn.messages import EdgeTable, MessageOperator
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.perceptron import Perceptron
@@ -72,7 +72,7 @@ def test_few_inputs_wait_and_gradients_have_the_same_bits(num_layers: int) -> No
         layers.note(x)
         rows, last = torch.zeros(16), x
         if again:
-            rows, last = run_steps(layers.steps, [rows, last], Moment())
+            rows, last = run_steps(layers.steps, [rows, last], RunPosition())
         else:
             for step in layers.steps:
                 rows, last = step.run(rows, last)
@@ -143,7 +143,7 @@ def test_gradients_of_states_take_the_place_of_the_last(
             storages.note(states)
             values = rows, states
             if again:
-                values = run_steps(steps, values, Moment())
+                values = run_steps(steps, values, RunPosition())
             else:
                 for each in steps:
                     values = each.run(*values)
@@ -171,7 +171,7 @@ def test_layers_may_share_parameters_and_have_none_that_learn() -> None:
 
     expected = torch.autograd.grad(through(x).sum(), list(shared.parameters()))
     for saves in (True, False):
-        (rows,) = run_steps(steps, [x], Moment(), saves=saves)
+        (rows,) = run_steps(steps, [x], RunPosition(), saves=saves)
         found = torch.autograd.grad(rows.sum(), list(shared.parameters()))
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one, other)
@@ -182,7 +182,7 @@ def test_a_gradient_that_others_read_is_not_written_over() -> None:
     torch.manual_seed(2)
     layers, x = [nn.Linear(3, 3) for _ in range(3)], torch.ones(2, 3, requires_grad=True)
     steps = [Step(lambda x, layer=layer: (x + 0 * layer(x),), layer) for layer in layers]
-    (rows,) = run_steps(steps, [x], Moment())
+    (rows,) = run_steps(steps, [x], RunPosition())
     given = torch.full((2, 3), 2.0)
     torch.autograd.grad(rows, [x], given)
     assert given.unique().tolist() == [2]
@@ -190,7 +190,7 @@ def test_a_gradient_that_others_read_is_not_written_over() -> None:
 
 def test_a_second_backward_pass_is_refused() -> None:
     layer, x = nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
-    (rows,) = run_steps([Step(lambda x: (layer(x),), layer)], [x], Moment())
+    (rows,) = run_steps([Step(lambda x: (layer(x),), layer)], [x], RunPosition())
     rows.sum().backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="run it once"):
         rows.sum().backward()

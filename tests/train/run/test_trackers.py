@@ -14,7 +14,7 @@ from hpcgnn import console
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.train.run import track
+from hpcgnn.train.run import trackers
 from tests.support import training
 
 SETTINGS = ("train.seeds=[1, 2]", "train.evaluate_every=3", "train.epochs=5")
@@ -70,7 +70,7 @@ def test_run_goes_on_without_a_tracker_that_fails(
         def end(self, *, finished: bool) -> None:
             raise AssertionError(finished)
 
-    monkeypatch.setattr(track, "_KINDS", {"csv": Failing})
+    monkeypatch.setattr(trackers, "_KINDS", {"csv": Failing})
     plain = training.train(comm, training.make_config(store, comm_tmp_path / "plain", *SETTINGS))
     config = training.make_config(store, comm_tmp_path / "run", *SETTINGS, "run.track=csv")
     tracked = training.train(comm, config)
@@ -101,7 +101,7 @@ def test_a_tracker_goes_on_with_its_own_run(
         def end(self, *, finished: bool) -> None:
             del finished
 
-    monkeypatch.setattr(track, "_KINDS", {"csv": Named})
+    monkeypatch.setattr(trackers, "_KINDS", {"csv": Named})
     config = training.make_config(store, comm_tmp_path / "run", *SETTINGS, "run.track=csv")
     training.train(comm, config, training.StopAfter(4))
     training.train(comm, config)

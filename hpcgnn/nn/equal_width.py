@@ -21,7 +21,7 @@ class NoColumns(nn.Module):
         return rows[:, :0]
 
 
-class EvenModel(HiddenModel):
+class EqualWidthModel(HiddenModel):
     """``num_layers`` layers of width ``hidden``; subclasses define how one is made and run."""
 
     options = frozenset({"norm", "activation"})

@@ -15,8 +15,8 @@ from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, are_joined, bcast
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import features_of
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.matrix import read_matrix
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.read_edges import read_matrix
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective

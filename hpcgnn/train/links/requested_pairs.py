@@ -19,7 +19,7 @@ _COLUMNS = ("source", "target", "relation")
 
 
 @dataclass(frozen=True, eq=False)
-class AskedPairs:
+class RequestedPairs:
     """Pairs of nodes, equal on all ranks.
 
     `ids` (m, 3) int64 are original ids of sources and targets, and numbers of the predicted
@@ -35,7 +35,7 @@ class AskedPairs:
 
 def read_pairs(
     path: Path, store: GraphStore, relations: Sequence[str], relation: str | None, width: int
-) -> AskedPairs:
+) -> RequestedPairs:
     """Return the pairs of a CSV table with header source, target and optionally relation.
 
     Nodes are identified by name if the store has names, else by original id. `relation` applies to
@@ -57,14 +57,14 @@ def read_pairs(
     ids = np.stack([*ends, [numbers[name] for name in relation_names]], axis=1).astype(np.int64)
     feature_columns = [column for column, name in enumerate(header) if name not in _COLUMNS]
     if not width or not feature_columns:
-        return AskedPairs(ids)
+        return RequestedPairs(ids)
     given, stored = [header[column] for column in feature_columns], list(store.edge_feature_names)
     if given != stored and sorted(given) == sorted(stored):
         raise InputError(
             f"--pairs {path}: columns {', '.join(given)}; give them in the order of convert "
             f"--edge-features: {', '.join(stored)}"
         )
-    return AskedPairs(ids, _features(path, rows, feature_columns, width))
+    return RequestedPairs(ids, _features(path, rows, feature_columns, width))
 
 
 def _features(

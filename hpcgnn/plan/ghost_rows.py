@@ -7,8 +7,8 @@ import numpy as np
 from typing_extensions import override
 
 from hpcgnn.comm import Place, Request, RowMap
-from hpcgnn.plan.peers import Answers, PatternShare
-from hpcgnn.plan.share import Survey
+from hpcgnn.plan.planned_graph import Survey
+from hpcgnn.plan.simulated_peers import Answers, PatternShare
 from hpcgnn.plan.traffic import Pairs, Ranks, RowTransfer, Traffic
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.spmm import CoverSplit, LayerGhosts, PushedEntries, ReplicaShares, find_method

@@ -30,7 +30,7 @@ Age: TypeAlias = tuple[int, int]
 _NONE: Age = (-1, -1)
 
 
-class PartnerMemory:
+class MemoryCheckpoints:
     """A run's checkpoints in the memory of hosts.
 
     Only the first rank of each host reads its folder, see `find_folder`.
