@@ -266,7 +266,7 @@ def open_graph(
     with agree(world):
         kinds = tuple(_aggregation(name) for name in aggregations)
         config = _config(store, sections, whole=len(kinds) > 0)
-        check_run(config, LIBRARY, wanted=kinds)
+        check_run(config, LIBRARY, aggregations=kinds)
         require_device(config)
     grid = ProcessGrid(world, config.exchange.replication, groups=config.exchange.groups)
     try:
@@ -412,7 +412,7 @@ def distribute(
         )
     for _, own in layers:
         # Checked one by one, since each aggregation has its own matrix.
-        check_run(config, LIBRARY, _MODULE, wanted=(own.kind,))
+        check_run(config, LIBRARY, _MODULE, aggregations=(own.kind,))
     return pyg.distribute(module, seed, EdgeViews(config.exchange))
 
 

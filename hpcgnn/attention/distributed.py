@@ -121,7 +121,7 @@ class DistributedAttention(DistributedSpMM):
         push = None if pushed is None else pushed.start(inputs, state, now)
         with trace.span("interior.forward"):
             if self._diagonal is not None:
-                own = inputs.drawn(self._row_ids, self._column_ids)
+                own = inputs.block_draw(self._row_ids, self._column_ids)
                 score = scores.operands(self.memory, ScoredRows(values, targets, ROWS))
                 scores.forward(self._diagonal, score, state, own)
         kept = None
@@ -154,7 +154,7 @@ class DistributedAttention(DistributedSpMM):
             push = self._values.start_transpose(inputs, saved, softmax, gradients)
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:
-                own = inputs.drawn(self._row_ids, self._column_ids)
+                own = inputs.block_draw(self._row_ids, self._column_ids)
                 score = scores.operands(self.memory, ScoredRows(values, targets, ROWS))
                 blocks = self._diagonal, self._diagonal.transposed
                 scores.backward(BackwardWalk(*blocks, score, saved, gradients, own))

@@ -991,7 +991,7 @@ class ExactAttention:
         """Return the gradients of values, targets and, summed over all ranks, weights."""
         scores, values, targets, trace = inputs.scores, inputs.values, inputs.targets, self.trace
         side, saved = self._rows, SoftmaxGradient(softmax.lse, gradient, delta)
-        (ghosts,) = softmax.kept or (side.ghosts(values, trace),)
+        (ghosts,) = softmax.fetched or (side.ghosts(values, trace),)
         passes = self._at(side, scores, targets, _joined(values, ghosts))
         if self._pushed is not None:
             gradients = passes.transpose_pushed(saved, self._pushed)

@@ -48,11 +48,11 @@ class _ValueRows:
     num_sources: int = 0
 
     @classmethod
-    def of(cls, wire: Wire, scores: Scores, values: Array, drawn: Instant | None) -> "_ValueRows":
-        """Return the layout of values that are rounded as at the instant `drawn`."""
+    def of(cls, wire: Wire, scores: Scores, values: Array, instant: Instant | None) -> "_ValueRows":
+        """Return the layout of values that are rounded as at `instant`."""
         width, count = values.shape[1], scores.num_sources
-        assert drawn is not None
-        ((values_alone, size, bits),) = wire.packing(values, drawn)
+        assert instant is not None
+        ((values_alone, size, bits),) = wire.packing(values, instant)
         if bits is None or count == 0:
             return cls([values_alone], width)
         num_bytes = count * scores.weights.itemsize
@@ -103,20 +103,20 @@ class FetchedValues:
         return copied
 
     @collective
-    def start(self, attention: AttentionInput, drawn: Instant | None, *, keep: bool) -> Fetch:
-        """Start to fetch values, rounded as at the instant `drawn`.
+    def start(self, attention: AttentionInput, instant: Instant | None, *, keep: bool) -> Fetch:
+        """Start to fetch values, rounded as at `instant`.
 
         If they are to be kept, a resident schedule keeps them.
         """
         ghosts, values, scores = self._part.ghosts, attention.values, attention.scores
-        form, half = self._form(attention, drawn), ghosts.wire.half
+        form, half = self._form(attention, instant), ghosts.wire.half
         rows = form.join(values, lambda: scores.sources(self._part.memory, values, half))
         keep = keep and not ghosts.sequential
         return ghosts.start_fetch(rows, keep=keep, columns=form.columns)
 
-    def _form(self, attention: AttentionInput, drawn: Instant | None) -> _ValueRows:
+    def _form(self, attention: AttentionInput, instant: Instant | None) -> _ValueRows:
         wire, scores = self._part.ghosts.wire, attention.scores
-        return _ValueRows.of(wire, scores, attention.values, drawn)
+        return _ValueRows.of(wire, scores, attention.values, instant)
 
     @collective
     def attend(
@@ -124,18 +124,18 @@ class FetchedValues:
         fetch: Fetch,
         attention: AttentionInput,
         state: AttentionState,
-        drawn: Instant,
+        instant: Instant,
         *,
         keep: bool,
     ) -> tuple[Array, ...] | None:
         """Add the edges to the state, stage by stage; return the values that are kept."""
-        keep, form = keep and not self._part.ghosts.sequential, self._form(attention, drawn)
+        keep, form = keep and not self._part.ghosts.sequential, self._form(attention, instant)
         memory, scores, fetched = self._part.memory, attention.scores, []
         for index, block in enumerate(self._part.blocks):
             with self._trace.span("wait.forward"):
                 rows = fetch.stage(index)
             with self._trace.span("boundary.forward"):
-                of_edges = attention.drawn(self._row_ids, self._ghost_ids[index])
+                of_edges = attention.block_draw(self._row_ids, self._ghost_ids[index])
                 values, sources = form.split(rows, scores.weights.dtype)
                 half = self._part.ghosts.wire.half
                 score = scores.operands(
@@ -155,9 +155,9 @@ class FetchedValues:
         gradients: Gradients,
     ) -> Pushing:
         """Start to return the gradients of fetched values to their owners."""
-        ghosts, memory, fetched = self._part.ghosts, self._part.memory, softmax.kept
+        ghosts, memory, fetched = self._part.ghosts, self._part.memory, softmax.fetched
         scores, targets = attention.scores, attention.targets
-        form = self._form(attention, softmax.drawn)
+        form = self._form(attention, softmax.instant)
         width, num_sources = form.width, form.num_sources
 
         def fill(push: Push) -> None:
@@ -165,7 +165,7 @@ class FetchedValues:
             # Started here, a sequential schedule has one window of ghosts in memory and not two.
             fetch = None
             if fetched is None:
-                fetch = self.start(attention, softmax.drawn, keep=False)
+                fetch = self.start(attention, softmax.instant, keep=False)
             for index, block in enumerate(self._part.push_blocks):
                 with self._trace.span("wait.reverse"):
                     rows = fetched[index] if fetch is None and fetched else _stage_of(fetch, index)
@@ -182,12 +182,12 @@ class FetchedValues:
                     else:
                         into = np.zeros(values.shape, targets.dtype)
                     shares = Gradients(into, gradients.targets, gradients.weights, for_sources)
-                    drawn = attention.drawn(self._row_ids, ids)
+                    draw = attention.block_draw(self._row_ids, ids)
                     score = scores.operands(
                         memory, ScoredRows(values, targets, ghosts.wire.half, sources)
                     )
                     blocks = block, block.transposed
-                    scores.backward(BackwardWalk(*blocks, score, saved, shares, drawn))
+                    scores.backward(BackwardWalk(*blocks, score, saved, shares, draw))
                     if for_sources is None:
                         store_rows(into, buffer, ghosts.wire.format, memory)
                     else:
@@ -258,11 +258,11 @@ class PushedStates:
                     partial = AttentionState.empty(
                         len(their_targets), heads, width, targets.dtype, memory
                     )
-                    drawn = attention.drawn(self._target_ids[index], self._column_ids)
+                    draw = attention.block_draw(self._target_ids[index], self._column_ids)
                     score = scores.operands(
                         memory, ScoredRows(values, their_targets, ghosts.wire.half)
                     )
-                    scores.forward(block.transposed, score, partial, drawn)
+                    scores.forward(block.transposed, score, partial, draw)
                     # Finished before it is sent: the division by the total needs only this state.
                     partial.finish()
                     packed = pack([partial.out], [partial.top], form, memory)
@@ -291,7 +291,7 @@ class PushedStates:
         # the forward pass.
         (narrow if scores.narrow_targets else wide).append(targets)
         now, exact = self._run_position.now, targets.shape[1] if scores.narrow_targets else 0
-        packed_when = zip(map(_width, wide), (now, softmax.drawn), strict=False)
+        packed_when = zip(map(_width, wide), (now, softmax.instant), strict=False)
         # One exchange brings all that a row's gradient needs, so its edges are differentiated here
         # without further messages.
         packed = pack(wide, narrow, form, memory)
@@ -309,11 +309,11 @@ class PushedStates:
             with self._trace.span("boundary.reverse"):
                 into = _zeros_for(buffer, targets.dtype, memory)
                 shares = Gradients(gradients.values, into, gradients.weights)
-                drawn = attention.drawn(self._target_ids[index], self._column_ids)
+                draw = attention.block_draw(self._target_ids[index], self._column_ids)
                 their_saved = SoftmaxGradient(arrays[1], arrays[0], arrays[2])
                 score = scores.operands(memory, ScoredRows(values, their_targets, ghosts.wire.half))
                 blocks = block.transposed, block.with_all_rows
-                scores.backward(BackwardWalk(*blocks, score, their_saved, shares, drawn))
+                scores.backward(BackwardWalk(*blocks, score, their_saved, shares, draw))
                 store_rows(into, buffer, form, memory)
             push.send(index)
         push.finish()

@@ -78,17 +78,17 @@ class Softmax:
     """Results of an attention's forward pass that its backward pass needs, beside the output.
 
     `lse` (rows, H) is the log of the sum of exponentiated scores, -inf for rows without edges;
-    `kept` are values of other ranks from the forward pass. None: they are fetched again, rounded as
-    at the instant `drawn`, which is None where nothing is rounded.
+    `fetched` are values of other ranks from the forward pass. None: they are fetched again, rounded
+    as at `instant`, which is None where nothing is rounded.
     """
 
     lse: FloatArray
-    kept: tuple[Array, ...] | None
-    drawn: Instant | None = None
+    fetched: tuple[Array, ...] | None
+    instant: Instant | None = None
 
     def released(self) -> "Softmax":
-        """Return the same without the kept values."""
-        return replace(self, kept=None)
+        """Return the same without the fetched values."""
+        return replace(self, fetched=None)
 
 
 @runtime_checkable

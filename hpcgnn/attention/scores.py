@@ -58,7 +58,7 @@ class AttentionInput:
     draw: EdgeDraw | None = None
     fixed: bool = False
 
-    def drawn(self, row_ids: GlobalIndices, column_ids: GlobalIndices) -> Draw | None:
+    def block_draw(self, row_ids: GlobalIndices, column_ids: GlobalIndices) -> Draw | None:
         """Return the draw for a block whose nodes have these ids."""
         return None if self.draw is None else Draw(self.draw, row_ids, column_ids)
 

@@ -17,22 +17,22 @@ from hpcgnn.typing import GlobalIndices
 
 
 class DropoutKey(NamedTuple):
-    """Identifies one draw of masks: the seed of the run, the step and the place in the model.
+    """Identifies one draw of masks: the seed of the run, the step and the layer.
 
     `step` is unique among the steps of a seed; it is the epoch if an epoch is one step.
     """
 
     seed: int
     step: int
-    place: int = 0
+    layer: int = 0
 
-    def at(self, place: int) -> "DropoutKey":
-        """Return the key of another place in the model."""
-        return DropoutKey(self.seed, self.step, place)
+    def at(self, layer: int) -> "DropoutKey":
+        """Return the key of another layer, or below 0 of a draw outside of layers."""
+        return DropoutKey(self.seed, self.step, layer)
 
     def word(self) -> int:
         """Return 64 well-mixed bits."""
-        return key_of(self.seed, self.step, self.place)
+        return key_of(self.seed, self.step, self.layer)
 
 
 class _Dropout(torch.autograd.Function):

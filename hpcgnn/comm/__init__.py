@@ -11,7 +11,7 @@ from hpcgnn.comm.collective import (
     bcast,
     raise_on_all,
 )
-from hpcgnn.comm.grid import Place, ProcessGrid, share_on_hosts
+from hpcgnn.comm.grid import GridPosition, ProcessGrid, share_on_hosts
 from hpcgnn.comm.halo import CommPlan, Request, Volume
 from hpcgnn.comm.joined_messages import JoinedMessages, are_joined
 from hpcgnn.comm.mpi import Communicator, installed_mpi, mpi_library, takes_device_memory

@@ -42,7 +42,7 @@ from hpcgnn.typing import Array, LocalIndices
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class GridPosition:
     """The position of a rank in a grid.
 
     `hosts` (num_blocks,) int32 is the host of each rank of its layer, in the first of `groups`.
@@ -75,7 +75,7 @@ class ProcessGrid:
     moving while its rank computes. `host_names` are the hosts of all its ranks; they are compared
     by name, since the shared-memory split of some MPI builds reports every rank as alone.
 
-    `comm` is duplicated. `host` names this rank's host; None asks the system. `place` lets this
+    `comm` is duplicated. `host` names this rank's host; None asks the system. `position` lets this
     process rehearse a rank of a grid whose other ranks do not exist; None: it is its own rank in
     `comm`. `groups` excludes replication. Raises `CollectiveInputError` if `replication` or
     `groups` does not divide the number of ranks.
@@ -87,7 +87,7 @@ class ProcessGrid:
         comm: Communicator,
         replication: int = 1,
         host: str | None = None,
-        place: Place | None = None,
+        position: GridPosition | None = None,
         groups: int = 1,
     ) -> None:
         if comm.size % groups:
@@ -101,14 +101,14 @@ class ProcessGrid:
                 f"{[c for c in range(1, comm.size + 1) if comm.size % c == 0]}"
             )
         self.world = comm.Dup()
-        self.replication, self._place = replication, place
+        self.replication, self._position = replication, position
         self.groups, self.num_blocks = groups, comm.size // (replication * groups)
         self.group, inside = divmod(comm.rank, self.num_blocks * replication)
         self.block, self.replica = divmod(inside, replication)
-        if place is not None:
-            self.replication, self.num_blocks = place.replication, place.num_blocks
-            self.groups = place.groups
-            self.block, self.replica = place.block, place.replica
+        if position is not None:
+            self.replication, self.num_blocks = position.replication, position.num_blocks
+            self.groups = position.groups
+            self.block, self.replica = position.block, position.replica
         self.host = host if host is not None else platform.node()
         self.host_names: list[str] = self.world.allgather(self.host)
         self.buffers, self.run_position = BufferPool(), RunPosition()
@@ -161,8 +161,8 @@ class ProcessGrid:
     @cached_property
     def hosts(self) -> LocalIndices:
         """(num_blocks,) int32 host of each rank of this layer, numbered by their first ranks."""
-        if self._place is not None:
-            return self._place.hosts
+        if self._position is not None:
+            return self._position.hosts
         first = self.rank - self.block * self.replication
         names = self.host_names[first :: self.replication][: self.num_blocks]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -177,7 +177,7 @@ class ProcessGrid:
         """
         limits = np.full(self.num_blocks, np.iinfo(np.int64).max)
         away = self.hosts != self.hosts[self.block]
-        if self._place is None and self.hosts.any():
+        if self._position is None and self.hosts.any():
             bandwidth, (least, most) = _ring_bandwidth(self.layer), _PIECE_BYTES
             if bandwidth < _FAST:
                 limits[away] = min(max(round(bandwidth * _PIECE_S), least), most)
@@ -203,7 +203,7 @@ class ProcessGrid:
         if self._shared_window is None:
             host = int(self.hosts[self.block])
             comm = MPI.Intracomm(self.layer.Split(color=host, key=self.layer.rank))
-            self._shared_window = SharedWindow(comm, zeroed=self._place is not None)
+            self._shared_window = SharedWindow(comm, zeroed=self._position is not None)
         return self._shared_window
 
     def alone(self) -> "ProcessGrid":
@@ -225,8 +225,10 @@ class ProcessGrid:
         if self.replication == self.groups == 1:
             return self
         if self._unreplicated is None:
-            place = self._place and replace(self._place, replication=1, replica=0, groups=1)
-            grid = ProcessGrid(self.layer, host=self.host, place=place)
+            position = self._position and replace(
+                self._position, replication=1, replica=0, groups=1
+            )
+            grid = ProcessGrid(self.layer, host=self.host, position=position)
             grid.buffers, grid.run_position = self.buffers, self.run_position
             self._unreplicated = grid
         return self._unreplicated

@@ -137,13 +137,13 @@ def rows_of(comm: Communicator, row_map: RowMap, rows: GlobalIndices, values: Ar
 class RowRequest:
     """A request for rows of other ranks, for a few arrays; `CommPlan` is for repeated exchanges.
 
-    `askers` (m,) int32 are the ranks that request the rows `asked` (m,) int32 of this rank.
+    `askers` (m,) int32 are the ranks that request the rows `requested` (m,) int32 of this rank.
     `owners` (n,) int32 own the rows that this rank requests; it owns `num_rows` itself.
     """
 
     comm: Communicator
     askers: LocalIndices
-    asked: LocalIndices
+    requested: LocalIndices
     owners: LocalIndices
     num_rows: int
 
@@ -178,7 +178,7 @@ class RowRequest:
 
         `array` (num_local, ...) has equal dtype and trailing shape on all ranks.
         """
-        (received,) = redistribute(self.comm, self.askers, array[self.asked])
+        (received,) = redistribute(self.comm, self.askers, array[self.requested])
         return received
 
     @collective
@@ -192,7 +192,7 @@ class RowRequest:
         # Rows arrive in rank order, and a rank requests each row once, so += does not lose any.
         bounds = np.searchsorted(self.askers, np.arange(self.comm.size + 1))
         for start, stop in pairwise(bounds):
-            total[self.asked[start:stop]] += arrived[start:stop]
+            total[self.requested[start:stop]] += arrived[start:stop]
         return total
 
     @collective
@@ -204,9 +204,9 @@ class RowRequest:
         rows' `indptr` (n + 1,) int64 and their entries of each array, in row order.
         """
         lengths = np.diff(indptr)
-        (received,) = redistribute(self.comm, self.askers, lengths[self.asked])
-        counts = lengths[self.asked]
-        positions = spans(indptr[:-1][self.asked], counts)
+        (received,) = redistribute(self.comm, self.askers, lengths[self.requested])
+        counts = lengths[self.requested]
+        positions = spans(indptr[:-1][self.requested], counts)
         owners = np.repeat(self.askers, counts)
         columns = redistribute(self.comm, owners, *(array[positions] for array in arrays))
         return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), columns

@@ -82,13 +82,13 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
                 yield Feature(f"{key} = {show(value)}", traits, (key,))
     name, norm = config.model.name, config.model.norm
     reads_model = _reads(config, "model")
-    wanted = aggregations or (find_model(name).aggregations if reads_model else ())
-    if wanted and not (config.reads_edges or any(a.passes_messages for a in wanted)):
+    kinds = aggregations or (find_model(name).aggregations if reads_model else ())
+    if kinds and not (config.reads_edges or any(a.passes_messages for a in kinds)):
         unread = {Trait.EDGE_FEATURES: "nothing reads features of edges"}
         if not ("edges" in config.train.tasks and config.edges.features):
             unread[Trait.SCALED_EDGES] = unread[Trait.EDGE_FEATURES]
         yield Feature("model.edge_features = false", lacks(unread), ("model.edge_features",))
-    for aggregation in wanted:
+    for aggregation in kinds:
         once = "open the graph once for each"
         yield Feature(f"aggregation {show(aggregation.value)}", aggregation, remedy=once)
         moving, key = config.fields.read_of_edges, "fields.edge_inputs"

@@ -43,7 +43,7 @@ class Context:
         return cls(grid, config, trace, open_device(grid, config, trace))
 
     @property
-    def wanted(self) -> tuple[Aggregation, ...]:
+    def required_aggregations(self) -> tuple[Aggregation, ...]:
         """The aggregations to make operators for; at least one.
 
         A model that names none, because it reads edges itself or only rows, gets sums.

@@ -37,7 +37,7 @@ class Device:
     """
 
     name: str
-    place: torch.device
+    torch_device: torch.device
     transport: Transport | None = None
     rule: GroupRule = MEASURED_RULE
 
@@ -48,7 +48,7 @@ class Device:
 
     def put(self, tensor: Tensor) -> Tensor:
         """Return a tensor on this device, the same object if it is there already."""
-        return tensor.to(self.place)
+        return tensor.to(self.torch_device)
 
     def ids(self, array: GlobalIndices | LocalIndices) -> Any:
         """Return ids or rows for kernels on this device: the array itself, or a CuPy array."""
@@ -74,7 +74,7 @@ class Device:
             return
 
         def on_stream() -> Iterator[tuple[Ready, torch.cuda.Event]]:
-            with own_stream(self.place) as stream:
+            with own_stream(self.torch_device) as stream:
                 for item in items:
                     prepared = prepare(item)
                     yield prepared, stream.record_event()

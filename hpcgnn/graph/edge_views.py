@@ -51,17 +51,17 @@ class EdgeViews:
 
     @collective
     def _view(self, kind: Aggregation, call: Call, share: EdgeShare) -> LayerView:
-        grid, wanted = share.operator.grid, kind
+        grid, aggregations = share.operator.grid, kind
         numbers = None if call.types is None else call.types.numpy()
         matrix = _matrix(share, kind, numbers, call.num_relations)
         if kind is Aggregation.SYMMETRIC:
             # `_matrix` has already scaled the values.
-            wanted = Aggregation.SUM_IN
+            aggregations = Aggregation.SUM_IN
         make = make_operators(grid, self._exchange, TraceRecorder.off())
         dtype = call.x.detach().numpy().dtype
-        adjacency = Adjacency(make, matrix, (wanted,), dtype, share.node_ids)
+        adjacency = Adjacency(make, matrix, (aggregations,), dtype, share.node_ids)
         view = adjacency.products().view.layer(0)
-        return replace(view, operators={kind: view.operators[wanted]})
+        return replace(view, operators={kind: view.operators[aggregations]})
 
 
 def _same(before: Any, now: Any) -> bool:

@@ -195,8 +195,8 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
 
     Raises `InputError` if relations have different numbers of columns.
     """
-    wanted, by_position = find_model(config.model.name).aggregations, 0
-    reads = any(a.passes_messages for a in wanted) or config.reads_edges
+    aggregations, by_position = find_model(config.model.name).aggregations, 0
+    reads = any(a.passes_messages for a in aggregations) or config.reads_edges
     if config.graph.positions == "relative":
         by_position = len(store.box) + 1
     if not reads:

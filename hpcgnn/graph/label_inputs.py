@@ -25,7 +25,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 
-_PLACE = -1
+_LAYER = -1
 """The layer number for this random draw; layers of models count from 0."""
 
 
@@ -99,7 +99,7 @@ def _visible(node_ids: GlobalIndices, share: float, key: DropoutKey) -> Mask:
     """Return a mask (n,) of nodes whose labels stay visible, from original ids (n,) int64."""
     ones = np.ones((len(node_ids), 1), np.float32)
     kept = np.empty_like(ones)
-    kernels.dropout_rows(ones, node_ids, key.at(_PLACE).word(), 1 - share, kept)
+    kernels.dropout_rows(ones, node_ids, key.at(_LAYER).word(), 1 - share, kept)
     return kept[:, 0] > 0
 
 

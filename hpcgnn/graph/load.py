@@ -67,7 +67,7 @@ def load_graph(
         labelled = reading.label(stored, nodes)
         operators = _operators(stored, nodes, labelled, with_rows=with_rows)
         num_edges = operators.details["local_edges"]
-        facts = find_facts(stored, nodes, labelled, operators.wanted, num_edges)
+        facts = find_facts(stored, nodes, labelled, operators.aggregations, num_edges)
         if not restricted_aggregations(config, shape_for(config, facts)):
             operators.products.forget_matrices()
         if not with_adjacency:
@@ -85,7 +85,7 @@ def load_graph(
         view=operators.view,
         adjacency=operators.adjacency,
         products=operators.products,
-        features=features.to(context.device.place),
+        features=features.to(context.device.torch_device),
         scales=context.scales,
         labels=labelled.labels,
         split=labelled.split,
@@ -102,7 +102,7 @@ def load_graph(
 class _Operators:
     """The operators of a rank, see `LocalGraph`."""
 
-    wanted: tuple[Aggregation, ...]
+    aggregations: tuple[Aggregation, ...]
     adjacency: Adjacency | None
     products: Products
     view: GraphView
@@ -122,20 +122,20 @@ def _operators(
         read = read_matrix(stored)
     rows = _rows_to_sample(stored, read) if with_rows else None
     with trace.span("plan"):
-        wanted, matrix = read.wanted, read.matrix
+        aggregations, matrix = read.aggregations, read.matrix
         make = replace(context.operators(), edges=read.edges, table=read.table)
         traits = node_traits(context.device, nodes, read.edge_means, config.train.precision)
         # Free memory for making the plans.
         del read
         ids, dtype = nodes.original_id, config.train.dtype
-        adjacency = Adjacency(make, matrix, wanted, dtype, ids, traits)
+        adjacency = Adjacency(make, matrix, aggregations, dtype, ids, traits)
         products = adjacency.products()
         details = _details(matrix, products.exchange)
     view = products.view
     if labelled.members is not None:
         view = view.of_graphs(labelled.members)
     smoother = make_smoother(stored, nodes)
-    return _Operators(wanted, adjacency, products, view, details, rows, smoother)
+    return _Operators(aggregations, adjacency, products, view, details, rows, smoother)
 
 
 @collective
@@ -143,11 +143,11 @@ def _rows_to_sample(stored: StoredRows, read: ReadMatrix) -> LocalRows:
     """Return the rows for sampling subgraphs."""
     with stored.context.trace.span("read.rows"):
         (edges, *others), relations = read.rows, None
-        if any(a.by_relation for a in read.wanted):
+        if any(a.by_relation for a in read.aggregations):
             edges, relations = unite_relations(stored.row_map, (edges, *others))
         both_ways = edges
         if stored.directed:
-            both_ways = read_union(stored, read.wanted, undirected=True)
+            both_ways = read_union(stored, read.aggregations, undirected=True)
         return LocalRows(edges, both_ways, _table_to_sample(stored, read, edges), relations)
 
 
@@ -166,12 +166,12 @@ def find_facts(
     stored: StoredRows,
     nodes: NodeBlock,
     labelled: Labelled,
-    wanted: tuple[Aggregation, ...],
+    aggregations: tuple[Aggregation, ...],
     num_edges: int,
 ) -> GraphFacts:
     """Return the facts about the graph, after checking that the configuration's model fits it.
 
-    `wanted` are the aggregations on this graph, `num_edges` is the number of this rank's edges.
+    `aggregations` are those on this graph, `num_edges` is the number of this rank's edges.
 
     Raises `CollectiveInputError` if options of the model do not fit the graph.
     """
@@ -196,7 +196,7 @@ def find_facts(
         directed=stored.directed,
         num_parts=store.num_parts,
         class_names=() if targets.names else store.class_names,
-        relations=relation_names(config, store, wanted, directed=stored.directed),
+        relations=relation_names(config, store, aggregations, directed=stored.directed),
         type_names=names,
         type_nodes=tuple(node_type.num_nodes for node_type in types),
         type_features=tuple(node_type.num_features for node_type in types),

@@ -131,7 +131,7 @@ class LocalGraph:
         if config.model.embeddings:
             assert isinstance(model, TypedModel)
             model.inputs.add_vectors(self._bare_ids(), seed)
-        return with_readout(config, self.facts, model, seed).to(self.device.place)
+        return with_readout(config, self.facts, model, seed).to(self.device.torch_device)
 
     def _bare_ids(self) -> dict[int, GlobalIndices]:
         assert isinstance(self.features, TypedRows)

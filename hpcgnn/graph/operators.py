@@ -106,12 +106,12 @@ class Operators:
 
     @collective
     def matrices(
-        self, matrix: DistCSR, wanted: tuple[Aggregation, ...], dtype: DTypeLike
+        self, matrix: DistCSR, aggregations: tuple[Aggregation, ...], dtype: DTypeLike
     ) -> "ScaledMatrices":
         """Return the matrices of an adjacency for `operator`."""
         scaled = IntegerMatrices if self.computes_exactly else ScaledMatrices
         numbered = self.edges is not None or self.table is not None
-        return scaled(self.grid, matrix, wanted, dtype, numbered=numbered)
+        return scaled(self.grid, matrix, aggregations, dtype, numbered=numbered)
 
     @collective
     def operator(
@@ -302,7 +302,7 @@ class ScaledMatrices:
         self,
         grid: ProcessGrid,
         matrix: DistCSR,
-        wanted: tuple[Aggregation, ...],
+        aggregations: tuple[Aggregation, ...],
         dtype: DTypeLike,
         *,
         numbered: bool = False,
@@ -310,16 +310,16 @@ class ScaledMatrices:
         self._grid, self._dtype, self._numbered = grid, dtype, numbered
         matrix = self._matrix = self._prepared(matrix)
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
-        self._scaled = {aggregation: self._scale(aggregation) for aggregation in wanted}
+        self._scaled = {aggregation: self._scale(aggregation) for aggregation in aggregations}
         self._occupied: Mask | None = None
         self.whole: Mapping[Aggregation, DistCSR] = self._scaled
-        if any(aggregation.by_relation for aggregation in wanted):
+        if any(aggregation.by_relation for aggregation in aggregations):
             # Of the rows for every relation and node most are empty. To save memory and messages,
             # products have only the occupied rows; `relation_rows` tells which these are.
             self._occupied = occupied_rows(matrix)
             nodes = np.ones(matrix.row_map.num_local, np.bool_)
             self.whole = {
-                aggregation: self._cut(aggregation, nodes, nodes) for aggregation in wanted
+                aggregation: self._cut(aggregation, nodes, nodes) for aggregation in aggregations
             }
 
     @collective
@@ -464,7 +464,7 @@ class Products:
             operators,
             self._make.device.ids(ids[1]),
             self._make.sums(),
-            kept=self._make.device.tensor(positions),
+            output_positions=self._make.device.tensor(positions),
             relation_rows=self._rows_by_relation(parts, outputs),
             traits=self._traits[self._make.device.tensor(np.flatnonzero(inputs))],
         )
@@ -489,7 +489,7 @@ class Adjacency:
 
     make: Operators
     matrix: DistCSR
-    wanted: tuple[Aggregation, ...]
+    aggregations: tuple[Aggregation, ...]
     dtype: DTypeLike
     node_ids: GlobalIndices
     traits: NodeTraits = _NO_TRAITS
@@ -497,7 +497,7 @@ class Adjacency:
     @collective
     def products(self) -> Products:
         """Return the products of the graph."""
-        matrices = self.make.matrices(self.matrix, self.wanted, self.dtype)
+        matrices = self.make.matrices(self.matrix, self.aggregations, self.dtype)
         return Products(self.make, matrices, self.node_ids, self.traits)
 
     @collective

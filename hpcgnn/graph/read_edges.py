@@ -82,7 +82,7 @@ class ReadMatrix:
     edges of each row, if the model reads them.
     """
 
-    wanted: tuple[Aggregation, ...]
+    aggregations: tuple[Aggregation, ...]
     matrix: DistCSR
     rows: tuple[PatternRows, ...]
     edges: EdgeFeatures | None
@@ -92,23 +92,23 @@ class ReadMatrix:
 
 @collective
 def read_matrix(stored: StoredRows) -> ReadMatrix:
-    """Return this rank's block row of the matrix for the wanted aggregations.
+    """Return this rank's block row of the matrix for the aggregations.
 
     Raises `CollectiveInputError` if a block cannot be read, one matrix cannot serve all
     aggregations, or weights are negative in a mean.
     """
     context, store, row_map = stored.context, stored.store, stored.row_map
     grid, config, directed = context.grid, context.config, stored.directed
-    wanted = on_graph(context.wanted, directed=directed)
+    aggregations = on_graph(context.required_aggregations, directed=directed)
     with agree(grid.world):
         # Models without attention or messages read edge features as means, from the view.
         reads_edges = config.reads_edges and num_edge_features(config, store) > 0
     undirected, edges, means = config.graph.undirected, None, None
-    table, attends = None, all(a.attends for a in wanted)
-    messages = any(a.passes_messages for a in wanted)
+    table, attends = None, all(a.attends for a in aggregations)
+    messages = any(a.passes_messages for a in aggregations)
     if reads_edges and not attends and not messages:
         means = _read_edges(stored).means(row_map.num_local, config.train.dtype)
-    if any(a.by_relation for a in wanted):
+    if any(a.by_relation for a in aggregations):
         relations = read_relations(
             grid,
             store,
@@ -122,10 +122,10 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         all_rows = tuple(_weighted(config, rows) for rows in relations)
         matrix = stack_relations(row_map, all_rows)
     else:
-        rows = read_union(stored, wanted, undirected=undirected)
+        rows = read_union(stored, aggregations, undirected=undirected)
         values = rows.weights
         if reads_edges and attends:
-            mean_loops = any(a.self_loops for a in wanted)
+            mean_loops = any(a.self_loops for a in aggregations)
             edges = EdgeFeatures.of_pattern(
                 grid,
                 row_map,
@@ -142,13 +142,13 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         # Entry numbers differ from those of the reverse edges.
         matrix = replace(matrix, symmetric=not directed and values is rows.weights)
         all_rows = (rows,)
-    if any(a.is_scaled for a in wanted):
+    if any(a.is_scaled for a in aggregations):
         check_weights(context, matrix)
-    return ReadMatrix(wanted, matrix, all_rows, edges, table, means)
+    return ReadMatrix(aggregations, matrix, all_rows, edges, table, means)
 
 
 def read_union(
-    stored: StoredRows, wanted: tuple[Aggregation, ...], *, undirected: bool
+    stored: StoredRows, aggregations: tuple[Aggregation, ...], *, undirected: bool
 ) -> PatternRows:
     """Return the rows of the union of relations; collective."""
     context = stored.context
@@ -158,7 +158,7 @@ def read_union(
         stored.row_map,
         context.config.graph.relations,
         undirected=undirected,
-        self_loops=any(a.self_loops for a in wanted),
+        self_loops=any(a.self_loops for a in aggregations),
     )
     rows = rows if context.hidden is None else context.hidden.drop(rows)
     return _weighted(context.config, rows)
@@ -170,10 +170,10 @@ def _weighted(config: Config, rows: PatternRows) -> PatternRows:
 
 
 def relation_names(
-    config: Config, store: GraphStore, wanted: Collection[Aggregation], *, directed: bool
+    config: Config, store: GraphStore, aggregations: Collection[Aggregation], *, directed: bool
 ) -> tuple[str, ...]:
-    """Return the names of the relations that `wanted` distinguishes; () if it unites them."""
-    if not any(a.by_relation for a in wanted):
+    """Return the names of the relations that `aggregations` distinguishes; () if it unites them."""
+    if not any(a.by_relation for a in aggregations):
         return ()
     names = tuple(config.graph.relations or store.relations)
     if directed and config.graph.reverse:

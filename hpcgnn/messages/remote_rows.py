@@ -26,11 +26,11 @@ class Fetched:
     """Fetched rows of the forward pass, for the backward pass.
 
     `kept` are the rows of each stage; None: they are fetched again, with the rounding of the
-    product at the instant `drawn`.
+    product at `instant`.
     """
 
     kept: list[Array] | None
-    drawn: Instant | None = None
+    instant: Instant | None = None
 
 
 class RemoteRows:
@@ -52,25 +52,27 @@ class RemoteRows:
 
     @collective
     def start_fetch(
-        self, rows: Array, drawn: Instant | None = None, *, keep: bool = False
+        self, rows: Array, instant: Instant | None = None, *, keep: bool = False
     ) -> Fetch:
         """Start to fetch the rows (owned, width); see `arrived`.
 
         Parameters
         ----------
-        drawn
+        instant
             The instant of the product that the rows belong to; None: the next product.
         keep
             Whether to keep the rows if the schedule is resident.
         """
-        return self.start_fetch_of([(rows, drawn)], keep=keep)
+        return self.start_fetch_of([(rows, instant)], keep=keep)
 
     @collective
     def start_fetch_of(
         self, columns: Sequence[tuple[Array, Instant | None]], *, keep: bool = False
     ) -> Fetch:
         """Start to fetch several arrays in one exchange; each is as in `start_fetch`."""
-        packing = [Columns(rows.shape[1], drawn or self._next_product()) for rows, drawn in columns]
+        packing = [
+            Columns(rows.shape[1], instant or self._next_product()) for rows, instant in columns
+        ]
         parts = [rows for rows, _ in columns]
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         return self._part.ghosts.start_fetch(rows, keep=keep and self.keeps, columns=packing)
@@ -94,7 +96,7 @@ class RemoteRows:
     def fetch_again(self, rows: Array, fetched: Fetched) -> Iterator[tuple[int, Array]]:
         """Yield each stage's number and its rows, kept or fetched again, in the order of a push."""
         kept = fetched.kept
-        fetch = self.start_fetch(rows, fetched.drawn) if kept is None else None
+        fetch = self.start_fetch(rows, fetched.instant) if kept is None else None
         for index in range(len(self._order)):
             if kept is None:
                 assert fetch is not None

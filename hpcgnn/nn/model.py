@@ -205,12 +205,13 @@ RowsT = TypeVar("RowsT", Tensor, NodeTraits)
 class LayerView(RowsView):
     """The local share of a graph for one layer.
 
-    `kept` (output rows,) int64 are the positions of output rows among the input rows; None if a
-    layer returns a row for every input row. `following` are the further aggregations of a layer
-    that aggregates several times; `operators` and `kept` are those of the first.
+    `output_positions` (output rows,) int64 are the positions of output rows among the input rows;
+    None if a layer returns a row for every input row. `following` are the further
+    aggregations of a layer that aggregates several times; `operators` and `output_positions` are
+    those of the first.
     """
 
-    kept: Tensor | None = None
+    output_positions: Tensor | None = None
     following: tuple["LayerView", ...] = ()
 
     @property
@@ -224,8 +225,8 @@ class LayerView(RowsView):
 
     def after(self, num_steps: int, x: RowsT) -> RowsT:
         """Return the output nodes' rows of `x`, which are the rows after `num_steps`."""
-        for kept in self._kept_after(num_steps):
-            x = x[kept]
+        for positions in self._positions_after(num_steps):
+            x = x[positions]
         return x
 
     @property
@@ -237,13 +238,13 @@ class LayerView(RowsView):
     def output_ids(self) -> GlobalIndices:
         """(output rows,) int64 original ids of the output nodes."""
         ids = self.node_ids
-        for kept in self._kept_after(0):
-            ids = ids[memory_of(kept).array(kept)]
+        for positions in self._positions_after(0):
+            ids = ids[memory_of(positions).array(positions)]
         return ids
 
-    def _kept_after(self, num_steps: int) -> list[Tensor]:
+    def _positions_after(self, num_steps: int) -> list[Tensor]:
         steps = (self, *self.following)[num_steps:]
-        return [step.kept for step in steps if step.kept is not None]
+        return [step.output_positions for step in steps if step.output_positions is not None]
 
 
 @dataclass(frozen=True, eq=False)

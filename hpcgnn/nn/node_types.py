@@ -153,8 +153,8 @@ def _rows_of(types: Tensor, number: int) -> Tensor:
     return torch.nonzero(types == number)[:, 0]
 
 
-_PLACE = -1 << 32
-"""The place of these draws in a key, which no layer uses."""
+_LAYER = -1 << 32
+"""The layer number of these draws, which no layer has."""
 
 
 def draw_vectors(node_ids: GlobalIndices, width: int, seed: int) -> FloatArray:
@@ -163,7 +163,7 @@ def draw_vectors(node_ids: GlobalIndices, width: int, seed: int) -> FloatArray:
     They depend only on the seed, the node's original id in `node_ids` (n,) int64, and the column.
     """
     columns = np.arange(width, dtype=np.uint64)
-    words = _hash(node_ids.astype(np.uint64) + np.uint64(DropoutKey(seed, 0, _PLACE).word()))
+    words = _hash(node_ids.astype(np.uint64) + np.uint64(DropoutKey(seed, 0, _LAYER).word()))
     draw = uniform(_hash(words[:, None] + columns))
     return (2 * draw - 1) * np.sqrt(3 / width)
 

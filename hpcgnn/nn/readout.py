@@ -23,8 +23,8 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, drawn_from
 from hpcgnn.spmd import collective
 
-_PLACE = -2
-"""The place of the head's dropout in a key; those of layers are 0 and above."""
+_LAYER = -2
+"""The layer number of the head's dropout; layers of models count from 0."""
 
 
 class Readout(nn.Module, ABC):
@@ -87,7 +87,7 @@ class GraphModel(EncoderModel):
         """Return logits (G, C) of the graphs that this rank owns."""
         assert graph.members is not None
         rows = self.readout(self.encoder(graph, x, key), graph.members)
-        draw = None if key is None else key.at(_PLACE)
+        draw = None if key is None else key.at(_LAYER)
         return self.head(dropout(rows, graph.members.ids, draw, self._dropout))
 
     @collective

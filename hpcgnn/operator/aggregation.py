@@ -135,6 +135,6 @@ class Aggregation(Enum):
         return by_row**for_row * by_column**for_column
 
 
-def on_graph(wanted: Iterable[Aggregation], *, directed: bool) -> tuple[Aggregation, ...]:
-    """Return the aggregations among `wanted` that a directed or undirected graph needs."""
-    return tuple(kind for kind in wanted if directed or not kind.is_reversed)
+def on_graph(aggregations: Iterable[Aggregation], *, directed: bool) -> tuple[Aggregation, ...]:
+    """Return the aggregations among `aggregations` that a directed or undirected graph needs."""
+    return tuple(kind for kind in aggregations if directed or not kind.is_reversed)

@@ -180,7 +180,7 @@ class CountedRequest(RowRequest):
     def rows(self, array: Array) -> Array:
         self._note(array, reverse=False)
         # Pack the rows as if to send them, for its time and memory.
-        np.ascontiguousarray(array[self.asked])
+        np.ascontiguousarray(array[self.requested])
         arrived = np.zeros((len(self.owners), *array.shape[1:]), array.dtype)
         arrived[self.own] = array[self.own_rows]
         return arrived
@@ -189,8 +189,8 @@ class CountedRequest(RowRequest):
     def add_back(self, array: Array) -> Array:
         self._note(array, reverse=True)
         total = np.zeros((self.num_rows, *array.shape[1:]), array.dtype)
-        arrived = np.zeros((len(self.asked), *array.shape[1:]), array.dtype)
-        total[self.asked] += arrived
+        arrived = np.zeros((len(self.requested), *array.shape[1:]), array.dtype)
+        total[self.requested] += arrived
         total[self.own_rows] += array[self.own]
         return total
 
@@ -226,7 +226,7 @@ class WantedRows:
         return partial(
             CountedRequest,
             askers=np.repeat(np.arange(len(asked), dtype=np.int32), [len(e) for e in asked]),
-            asked=np.concatenate(asked),
+            requested=np.concatenate(asked),
             owners=row_map.owner(rows),
             num_rows=row_map.num_local,
             own=own,

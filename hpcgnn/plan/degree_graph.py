@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from typing_extensions import override
 
-from hpcgnn.comm import Place, RowMap
+from hpcgnn.comm import GridPosition, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
@@ -52,10 +52,10 @@ class DegreeGraph(PlannedGraph):
         edges = _chosen(config, shape)
         directed = any(edge_type.is_directed for edge_type in edges) and not config.graph.undirected
         model = find_model(config.model.name)
-        self.wanted = on_graph(model.aggregations, directed=directed)
-        self.by_relation = any(a.by_relation for a in self.wanted)
+        self.aggregations = on_graph(model.aggregations, directed=directed)
+        self.by_relation = any(a.by_relation for a in self.aggregations)
         # Whether nodes aggregate from themselves too.
-        self.loops = any(a.self_loops for a in self.wanted)
+        self.loops = any(a.self_loops for a in self.aggregations)
         # `reverses` are the relations of the reverse edges.
         self.entries, names, self.reverses = _entries(config, edges, self.by_relation)
         self.num_relations = len(names) or 1
@@ -103,14 +103,14 @@ class DegreeGraph(PlannedGraph):
                 f"shape {self._shape.name}: {config.model.name} reads features of edges, which "
                 "have none; give their number as features = N in [edges.NAME]"
             )
-        messages = any(a.passes_messages for a in self.wanted)
+        messages = any(a.passes_messages for a in self.aggregations)
         return width if messages or config.model.edge_features else 0
 
     @override
     def own_edges(self, patterns: Mapping[PatternKey, PatternShare], block: int) -> OwnEdges:
-        width, attends = self.facts.num_edge_features, all(a.attends for a in self.wanted)
+        width, attends = self.facts.num_edge_features, all(a.attends for a in self.aggregations)
         rng = np.random.default_rng([block, 7])
-        if not attends and not any(a.passes_messages for a in self.wanted):
+        if not attends and not any(a.passes_messages for a in self.aggregations):
             rows = patterns[ALL].block.row_map.num_local
             return OwnEdges(patterns, means=rng.random((rows, width)) if width else None)
         if attends and not width:
@@ -257,8 +257,8 @@ class DegreeSurvey(Survey):
         return split.used.sum() / max(len(pattern.ghosts), 1), sums
 
     @override
-    def share(self, ranks: Ranks, place: Place) -> PatternShare:
-        blocks, part = ranks.num_blocks, place.block
+    def share(self, ranks: Ranks, position: GridPosition) -> PatternShare:
+        blocks, part = ranks.num_blocks, position.block
         method, traffic = find_method(ranks.exchange.method), self.traffic(ranks)
         row = self._graph.block_row(blocks, part)
         matrix = row.pattern(self._key)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from hpcgnn.comm import Place, Request, RowMap
+from hpcgnn.comm import GridPosition, Request, RowMap
 from hpcgnn.plan.planned_graph import Survey
 from hpcgnn.plan.simulated_peers import Answers, PatternShare
 from hpcgnn.plan.traffic import Pairs, Ranks, RowTransfer, Traffic
@@ -285,19 +285,19 @@ class StoredSurvey(Survey):
         return Traffic.of_pairs(Pairs.of_all(fetched, pushed, by_terms), *sizes)
 
     @override
-    def share(self, ranks: Ranks, place: Place) -> PatternShare:
+    def share(self, ranks: Ranks, position: GridPosition) -> PatternShare:
         whole, traffic, ranks = self.whole, self.traffic(ranks), self.adapt(ranks)
         blocks = BlockRows(whole, ranks.starts)
-        matrix, pushed = blocks[place.block], None
+        matrix, pushed = blocks[position.block], None
         # `traffic` does not tell: some exchanges count only sums that leave a host.
         if self.pushed.any():
-            pushed = PushedEntries.of(matrix, *blocks.pushed_to(place.block, self.pushed))
-        fetched, pushing = self.layer(ranks, place.replica)
+            pushed = PushedEntries.of(matrix, *blocks.pushed_to(position.block, self.pushed))
+        fetched, pushing = self.layer(ranks, position.replica)
         return PatternShare(
             matrix,
             traffic.operator_size,
-            _answers(ranks, self.sizes, fetched, place, whole.column_nodes),
-            _answers(ranks, self.sizes, pushing, place, whole.row_nodes),
+            _answers(ranks, self.sizes, fetched, position, whole.column_nodes),
+            _answers(ranks, self.sizes, pushing, position, whole.row_nodes),
             pushed,
         )
 
@@ -333,10 +333,10 @@ def _answers(
     ranks: Ranks,
     sizes: Array,
     ghosts: LayerGhosts,
-    place: Place,
+    position: GridPosition,
     stored: LocalIndices | None,
 ) -> Answers:
-    """Return the answers of the other ranks to the one at `place`.
+    """Return the answers of the other ranks to the one at `position`.
 
     `sizes` and `ghosts` are those of all ranks of the layer. `stored` are the nodes that the arrays
     of all ranks hold, in order; None: all.
@@ -344,7 +344,7 @@ def _answers(
     received, no_nodes = find_method(ranks.exchange.method).received, np.empty(0, np.int64)
     if received is None:
         none = np.empty(0, np.int32)
-        rows = _rows_at_owners(ghosts, place.block, stored)
+        rows = _rows_at_owners(ghosts, position.block, stored)
         return Answers(none, no_nodes, none, none, (), (), sizes, rows)
     # What a rank sends follows from what others receive.
     requests = received(ghosts)
@@ -352,18 +352,18 @@ def _answers(
     def sent_by(rank: int) -> GlobalIndices:
         return np.concatenate([no_nodes, *(request.of_rank(rank) for request in requests)])
 
-    sent = np.array([request.counts[place.block] for request in requests], np.int32)
-    counts = requests[place.block].counts
+    sent = np.array([request.counts[position.block] for request in requests], np.int32)
+    counts = requests[position.block].counts
     peers = np.flatnonzero((sent > 0) | (counts > 0)).astype(np.int32)
     mates: Sequence[int] = []
     # An exchange that delivers a rank's own ghosts needs no answers of its host.
     if any(
         nodes is not request.nodes for nodes, request in zip(ghosts.nodes, requests, strict=True)
     ):
-        mates = np.flatnonzero(place.hosts == place.hosts[place.block]).tolist()
+        mates = np.flatnonzero(position.hosts == position.hosts[position.block]).tolist()
     return Answers(
         peers,
-        sent_by(place.block),
+        sent_by(position.block),
         sent[peers],
         counts[peers],
         tuple(ghosts.nodes[mate] for mate in mates),

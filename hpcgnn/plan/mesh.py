@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
-from hpcgnn.comm import Place, ProcessGrid
+from hpcgnn.comm import GridPosition, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.gallery.shapes import GridEdges
@@ -310,5 +310,5 @@ class MeshSurvey(Survey):
         )
 
     @override
-    def share(self, ranks: Ranks, place: Place) -> PatternShare:
-        return self.small.share(ranks, place)
+    def share(self, ranks: Ranks, position: GridPosition) -> PatternShare:
+        return self.small.share(ranks, position)

@@ -134,20 +134,20 @@ class PredictedGraphs(Predicted):
     """A rank's part of predictions for graphs.
 
     `node_graph` (num_local,) int64 are the graphs of the rank's nodes, `trained` (num_local,) masks
-    nodes of training graphs, and `found` (R,) int64 are the graphs of the pieces that it fetches.
+    nodes of training graphs, and `fetched` (R,) int64 are the graphs of the pieces that it fetches.
     `labels` and `split` are those of the graphs that it owns, in ascending order.
     """
 
     node_graph: GlobalIndices
     trained: Mask
-    found: GlobalIndices
+    fetched: GlobalIndices
     labels: Array
     split: Array
 
     @override
     def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
         graphs, pieces = np.unique(self.node_graph, return_inverse=True)
-        ids, positions = np.unique(self.found, return_inverse=True)
+        ids, positions = np.unique(self.fetched, return_inverse=True)
         members = _RehearsedMembers(
             pieces=torch.from_numpy(pieces.astype(np.int64)),
             num_pieces=len(graphs),

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from hpcgnn.comm import Place, RowMap
+from hpcgnn.comm import GridPosition, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.operator import Aggregation
@@ -30,7 +30,7 @@ class Share:
     ----------
     aggregations
         The aggregations of the model.
-    place
+    position
         The position in the grid.
     sets
         The active sets ``S_0 .. S_L`` of its nodes; empty without active sets.
@@ -48,7 +48,7 @@ class Share:
     config: Config
     facts: GraphFacts
     aggregations: tuple[Aggregation, ...]
-    place: Place
+    position: GridPosition
     row_map: RowMap
     sets: tuple[Mask, ...]
     nodes: NodeBlock
@@ -85,8 +85,8 @@ class Survey(ABC):
         """Return the rows that an exchange moves between block rows."""
 
     @abstractmethod
-    def share(self, ranks: Ranks, place: Place) -> PatternShare:
-        """Return the matrix of the rank at a place, and the answers of other ranks."""
+    def share(self, ranks: Ranks, position: GridPosition) -> PatternShare:
+        """Return the matrix of the rank at a position, and the answers of other ranks."""
 
 
 class Planned(ABC):
@@ -132,10 +132,10 @@ class Planned(ABC):
 
 
 class PlannedGraph(Planned):
-    """A stored graph, or one known only by its degrees; `wanted` are the model's aggregations."""
+    """A stored graph, or one known only by its degrees; `aggregations` are the model's."""
 
     facts: GraphFacts
-    wanted: tuple[Aggregation, ...]
+    aggregations: tuple[Aggregation, ...]
 
     @property
     @abstractmethod
@@ -173,14 +173,14 @@ class PlannedGraph(Planned):
         row_map, replication = RowMap(ranks.starts, block), ranks.exchange.replication
         replica = block % replication
         hosts, groups = ranks.hosts(replica), ranks.exchange.groups
-        place = Place(ranks.num_blocks, replication, block, replica, hosts, groups)
+        position = GridPosition(ranks.num_blocks, replication, block, replica, hosts, groups)
         requests = self.requests(ranks.starts)
-        patterns = {key: survey.share(ranks, place) for key, survey in surveys.items()}
+        patterns = {key: survey.share(ranks, position) for key, survey in surveys.items()}
         return Share(
             config=config,
             facts=self.facts,
-            aggregations=self.wanted,
-            place=place,
+            aggregations=self.aggregations,
+            position=position,
             row_map=row_map,
             sets=self.sets(row_map),
             nodes=_with_structure(config, self.read_nodes(row_map)),

@@ -287,7 +287,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
     moved: list[Movement | Reduction] = []
     trace = HeardSums(moved.append)
     with (
-        ProcessGrid(alone.world, place=share.place) as grid,
+        ProcessGrid(alone.world, position=share.position) as grid,
         computing_as(grid, config, trace),
         ExitStack() as stack,
     ):
@@ -313,8 +313,8 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         # Preparation depends on the epochs of the run, not on those of the rehearsal.
         exchange = replace(config.exchange, prepare="before")
         prepared = replace(share.config, exchange=exchange, train=whole_run)
-        dtype, wanted = config.train.dtype, share.aggregations
-        adjacency = RehearsedAdjacency(make, block, wanted, dtype, ids, traits)
+        dtype, aggregations = config.train.dtype, share.aggregations
+        adjacency = RehearsedAdjacency(make, block, aggregations, dtype, ids, traits)
         graph = _local_graph(grid, share, products, adjacency)
         task, repeats = _task(alone, graph, prepared, share, moved.append)
         once = tuple(moved)
@@ -496,9 +496,9 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
         except BrokenProcessPool:
             alone = ", or without --beside" if beside > 1 else ""
             raise InputError(
-                f"the rehearsal of block row {share.place.block} of {share.place.num_blocks} was "
-                "killed, probably because memory ran out: plan more ranks, or on a host with more "
-                f"memory{alone}"
+                f"the rehearsal of block row {share.position.block} of {share.position.num_blocks} "
+                "was killed, probably because memory ran out: plan more ranks, or on a host with "
+                f"more memory{alone}"
             ) from None
     return replace(
         rehearsals[0],

@@ -58,16 +58,20 @@ class WholeGraph(PlannedGraph):
         self.targets = self._predictions.trains
         hidden = self._predictions.hidden
         read = read_matrix(replace(stored, context=replace(context, hidden=hidden)))
-        self.wanted, self._matrix, self._means = read.wanted, read.matrix, read.edge_means
+        self.aggregations, self._matrix, self._means = (
+            read.aggregations,
+            read.matrix,
+            read.edge_means,
+        )
         self._table = read.table if read.edges is None else EdgeTable(read.edges.features)
         del read
-        facts = find_facts(stored, nodes, labelled, self.wanted, self._matrix.nnz)
+        facts = find_facts(stored, nodes, labelled, self.aggregations, self._matrix.nnz)
         self.facts = self._predictions.facts(facts, config)
         shape = shape_for(config, self.facts)
         num_nodes, row_map = store.num_nodes, stored.row_map
         self._plan = CommPlan.from_ghosts(grid, row_map, self._matrix.ghosts)
         self._occupied = None
-        if any(a.by_relation for a in self.wanted):
+        if any(a.by_relation for a in self.aggregations):
             self._occupied = occupied_rows(self._matrix)
         everything = np.ones(num_nodes, np.bool_)
         matrix = self._matrix
@@ -87,7 +91,7 @@ class WholeGraph(PlannedGraph):
 
     @override
     def survey(self, key: PatternKey, ranks: Ranks) -> StoredSurvey:
-        by_replica = not any(a.passes_messages for a in self.wanted)
+        by_replica = not any(a.passes_messages for a in self.aggregations)
         pattern, of_integers = self.patterns[key], self._config.train.reproducible
         if self._table is not None:
             # Values are numbers of entries in the table.
@@ -109,7 +113,7 @@ class WholeGraph(PlannedGraph):
             for count in copies
         }
         by_pattern = super().surveys(ranks) | wide
-        if self._config.train.reproducible and any(a.attends for a in self.wanted):
+        if self._config.train.reproducible and any(a.attends for a in self.aggregations):
             by_pattern |= {
                 exact_key(key, method, moved.num_relations): StoredSurvey.of(
                     moved,
@@ -185,7 +189,7 @@ class WholeGraph(PlannedGraph):
         return self._predictions.share(starts, block)
 
     def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:
-        directions = sorted({a.direction for a in self.wanted})
+        directions = sorted({a.direction for a in self.aggregations})
         # Sets do not depend on the distribution, so compute them once for all numbers of ranks.
         sets = active_sets(self._matrix, self._plan, self.targets, depth, directions, last=last)
         self._sets = tuple(sets)

@@ -16,12 +16,12 @@ from hpcgnn.spmd import collective
 
 
 class Axis(NamedTuple):
-    """The axis `place` of a tensor, with `times` consecutive entries for each row.
+    """The axis `dim` of a tensor, with `times` consecutive entries for each row.
 
     `kind` is the type of the rows' nodes in a graph of several types.
     """
 
-    place: int
+    dim: int
     times: int = 1
     kind: Hashable = None
 
@@ -34,7 +34,7 @@ def rows_of(value: Any) -> Axis | None:
 def axis_of(value: Any) -> int | None:
     """Return the axis of a tensor's rows, None if it has none."""
     rows = rows_of(value)
-    return None if rows is None else rows.place
+    return None if rows is None else rows.dim
 
 
 def kind_of(value: Any) -> Hashable:
@@ -43,9 +43,9 @@ def kind_of(value: Any) -> Hashable:
     return None if rows is None else rows.kind
 
 
-def mark(tensor: Tensor, place: int, times: int = 1, kind: Hashable = None) -> Tensor:
+def mark(tensor: Tensor, dim: int, times: int = 1, kind: Hashable = None) -> Tensor:
     """Mark an axis of a tensor as its rows, and return the tensor."""
-    tensor._rows = Axis(place, times, kind)  # type: ignore[attr-defined]
+    tensor._rows = Axis(dim, times, kind)  # type: ignore[attr-defined]
     return tensor
 
 
@@ -111,8 +111,8 @@ def sizes(tensor: Tensor, sums: RankSums) -> torch.Size:
     rows, shape = rows_of(tensor), tensor.shape
     if rows is None:
         return shape
-    count = RowCount.of(shape[rows.place], rows.times, sums)
-    return torch.Size((*shape[: rows.place], count, *shape[rows.place + 1 :]))
+    count = RowCount.of(shape[rows.dim], rows.times, sums)
+    return torch.Size((*shape[: rows.dim], count, *shape[rows.dim + 1 :]))
 
 
 ROWS = 2**31 - 1
@@ -127,9 +127,9 @@ def with_rows(value: Any, placed: Placed) -> Any:
     if isinstance(value, Tensor):
         rows, shape = rows_of(value), list(value.shape)
         if rows is not None:
-            shape[rows.place] = ROWS * rows.times
-        elif (place := placed(value)) is not None:
-            shape[place] = ROWS
+            shape[rows.dim] = ROWS * rows.times
+        elif (dim := placed(value)) is not None:
+            shape[dim] = ROWS
         return torch.empty(shape, dtype=value.dtype, device="meta")
     if isinstance(value, RowCount):
         return ROWS * value.times
@@ -147,7 +147,7 @@ def key_of(value: Any) -> Any:
         rows, shape = rows_of(value), tuple(value.shape)
         if rows is None:
             return value.dtype, shape
-        return value.dtype, rows, shape[: rows.place], shape[rows.place + 1 :]
+        return value.dtype, rows, shape[: rows.dim], shape[rows.dim + 1 :]
     if isinstance(value, RowCount):
         return "rows", value.times
     if isinstance(value, (list, tuple)):

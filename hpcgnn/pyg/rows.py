@@ -112,7 +112,7 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
     if outs:
         for out, axis in zip(outs, _axes(name, func, args, kwargs, rows, outs), strict=True):
             if axis is not None:
-                mark(out, axis.place, axis.times, _kind(name, rows))
+                mark(out, axis.dim, axis.times, _kind(name, rows))
     return result
 
 
@@ -302,7 +302,7 @@ def _joined(
     x = args[0]
     rows = rows_of(x)
     assert rows is not None
-    axis, dim = rows.place, _dim_of(name, args, kwargs)
+    axis, dim = rows.dim, _dim_of(name, args, kwargs)
     if isinstance(dim, bool) or dim is None:
         dim = -1 if name in _LAST else 1 if name == "normalize" else None
     dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim

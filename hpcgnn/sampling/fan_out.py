@@ -16,14 +16,14 @@ class FanOutLayer:
     """The input and output nodes of one layer.
 
     `inputs` (k,) and `outputs` (n,) are int32 ascending nodes. The outputs are among the inputs, at
-    positions `kept` (n,). `pattern` (n, k) has a row for every output; its columns are positions in
-    `inputs`.
+    `output_positions` (n,). `pattern` (n, k) has a row for every output; its columns are positions
+    in `inputs`.
     """
 
     inputs: LocalIndices
     outputs: LocalIndices
     pattern: SampledPattern
-    kept: LocalIndices
+    output_positions: LocalIndices
 
     @classmethod
     def side_by_side(cls, layers: Sequence["FanOutLayer"]) -> "FanOutLayer":
@@ -33,13 +33,15 @@ class FanOutLayer:
             np.concatenate([layer.inputs for layer in layers]),
             np.concatenate([layer.outputs for layer in layers]),
             SampledPattern.side_by_side([layer.pattern for layer in layers], before),
-            np.concatenate([layer.kept + b for layer, b in zip(layers, before, strict=True)]),
+            np.concatenate(
+                [layer.output_positions + b for layer, b in zip(layers, before, strict=True)]
+            ),
         )
 
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays except `outputs`, which a sample shares with the next layer."""
-        return self.inputs.nbytes + self.pattern.nbytes + self.kept.nbytes
+        return self.inputs.nbytes + self.pattern.nbytes + self.output_positions.nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,7 @@ class FanOutSampler:
             inputs, arrays = _sampling.sample_fan_out(
                 self.topology.native, targets, fan_out, self.seed, number * depth + index
             )
-            kept = np.searchsorted(inputs, targets).astype(np.int32)
-            layers.append(FanOutLayer(inputs, targets, SampledPattern(*arrays), kept))
+            output_positions = np.searchsorted(inputs, targets).astype(np.int32)
+            layers.append(FanOutLayer(inputs, targets, SampledPattern(*arrays), output_positions))
             targets = inputs
         return LayeredSample(number, tuple(reversed(layers)))

@@ -31,11 +31,11 @@ ROWS: WireFormat = "bfloat16"
 class Columns:
     """A range of `width` columns that is packed separately from those beside it.
 
-    `drawn` determines the draws of its rounding; None: it is sent as it is.
+    `instant` determines the draws of its rounding; None: it is sent as it is.
     """
 
     width: int
-    drawn: Instant | None
+    instant: Instant | None
 
 
 Packing: TypeAlias = Sequence[Columns]
@@ -100,7 +100,7 @@ class Wire:
         """
         dtype, packing = self.dtype(like), []
         for part in columns or (Columns(like.shape[1], now),):
-            bits = None if part.drawn is None else self.bits_of(dtype, part.drawn.way)
+            bits = None if part.instant is None else self.bits_of(dtype, part.instant.way)
             whole = part.width * dtype.itemsize
             size = whole if bits is None else quantised_bytes(part.width, bits)
             packing.append((part, size, bits))

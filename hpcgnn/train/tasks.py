@@ -66,23 +66,27 @@ class Task(Generic[Predicted]):
 class Pair:
     """An objective with the source of its training steps.
 
-    The configuration's `option`, SECTION.KEY, selects the source `other` if it is neither 0 nor
-    false; an empty one never does.
+    The configuration's `option`, SECTION.KEY, selects `alternative` if it is neither 0 nor false;
+    an empty one never does.
     """
 
     objective: type[Objective]
     source: type[Source]
     option: str = ""
-    other: type[Source] | None = None
+    alternative: type[Source] | None = None
 
-    def chosen(self, config: Config) -> Any:
+    def option_value(self, config: Config) -> Any:
         """Return the value of the option, None without one; it is false if `source` is used."""
         section, _, key = self.option.partition(".")
         return getattr(getattr(config, section), key) if self.option else None
 
     def source_of(self, config: Config) -> type[Source]:
         """Return the source that a configuration selects."""
-        return self.other if self.other is not None and self.chosen(config) else self.source
+        return (
+            self.alternative
+            if self.alternative is not None and self.option_value(config)
+            else self.source
+        )
 
     @collective
     def load(self, context: Context) -> Task[Any]:
@@ -95,7 +99,7 @@ class Pair:
 
     def features(self, config: Config) -> Iterator[Feature]:
         """Yield the features that a run has through its objective and its source."""
-        task, value = config.train.task, self.chosen(config)
+        task, value = config.train.task, self.option_value(config)
         parts = (self.objective,) if value else (self.objective, self.source)
         yield Feature(f"train.task = {show(task)}", union(*parts), ("train.task",))
         if value:
@@ -153,25 +157,25 @@ LIBRARY = Feature("hpcgnn.open_graph", needs(Trait.OWN_LOOPS))
 
 
 def features_of(
-    config: Config, doors: Sequence[Feature] = (), wanted: Sequence[Aggregation] = ()
+    config: Config, doors: Sequence[Feature] = (), aggregations: Sequence[Aggregation] = ()
 ) -> list[Feature]:
     """Return all features of a run.
 
-    `doors` are its entry points, such as `PLAN`, none for training; `wanted` are aggregations that
-    replace the model's.
+    `doors` are its entry points, such as `PLAN`, none for training; `aggregations` replace those
+    of the model.
     """
     # First, so that conflicts with the command are reported before those within the configuration.
     of_task = find_pair(config.train.task).features(config)
-    return [*doors, *features.features_of(config, wanted), *of_task]
+    return [*doors, *features.features_of(config, aggregations), *of_task]
 
 
-def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = ()) -> Pair:
+def check_run(config: Config, *doors: Feature, aggregations: Sequence[Aggregation] = ()) -> Pair:
     """Return the objective and source of a run after checking that its features work together.
 
     Raises `InputError` if two of them do not, see `features_of`, and like `find_pair`.
     """
     pair = find_pair(config.train.task)
-    check(config, lambda changed: features_of(changed, doors, wanted), features.changes)
+    check(config, lambda changed: features_of(changed, doors, aggregations), features.changes)
     return pair
 
 

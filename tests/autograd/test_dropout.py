@@ -4,7 +4,7 @@ import torch
 
 from hpcgnn.autograd import DropoutKey, dropout
 
-KEY = DropoutKey(seed=3, step=17, place=1)
+KEY = DropoutKey(seed=3, step=17, layer=1)
 
 
 def mask(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcgnn.comm import Place, RowMap
+from hpcgnn.comm import GridPosition, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.plan.ghost_rows import BlockRows, StoredSurvey
 from hpcgnn.plan.objectives import Predictions, copies_of_groups
@@ -60,7 +60,9 @@ def test_a_rank_names_those_that_it_only_reads_from() -> None:
     whole = DistCSR.from_rows(row_map, np.array([0, 0, 1, 1], np.int64), np.zeros(1, np.int32))
     ranks = Ranks(np.arange(4), ExchangeConfig(method="aware"))
     survey = StoredSurvey.of(whole, ranks)
-    shares = [survey.share(ranks, Place(3, 1, rank, 0, ranks.hosts(0))).fetch for rank in range(3)]
+    shares = [
+        survey.share(ranks, GridPosition(3, 1, rank, 0, ranks.hosts(0))).fetch for rank in range(3)
+    ]
     found = [(each.peers.tolist(), each.send_counts.tolist()) for each in shares]
     assert found == [([1], [1]), ([0], [0]), ([], [])]
     assert [each.recv_counts.tolist() for each in shares] == [[0], [1], []]

@@ -99,7 +99,7 @@ def test_what_runs_alike_is_rehearsed_once(
     rehearsed = []
 
     def here(share: Share, epochs: int, _beside: int) -> rehearsal.Rehearsal:
-        rehearsed.append((share.place.num_blocks, share.config.exchange.method))
+        rehearsed.append((share.position.num_blocks, share.config.exchange.method))
         with ProcessGrid.of_this_process() as alone:
             return rehearsal.rehearse(alone, share, epochs)
 
@@ -212,8 +212,8 @@ def test_the_second_time_only_what_took_longest(
     blocks = []
 
     def here(share: Share, _epochs: int, _beside: int) -> rehearsal.Rehearsal:
-        blocks.append(share.place.block)
-        seconds = 1.0 + 0.1 * share.place.block
+        blocks.append(share.position.block)
+        seconds = 1.0 + 0.1 * share.position.block
         return rehearsal.Rehearsal(1, 2, 0, seconds, 0.1, ((),), ((),), ((),))
 
     monkeypatch.setattr(estimates, "in_fresh_process", here)

@@ -118,7 +118,7 @@ def test_fan_out_draws_neighbours_without_repeats() -> None:
             pattern = layer.pattern
             degrees = topology.degrees()[layer.outputs]
             assert np.array_equal(np.diff(pattern.indptr), np.minimum(degrees, fan_out))
-            assert np.array_equal(layer.inputs[layer.kept], layer.outputs)
+            assert np.array_equal(layer.inputs[layer.output_positions], layer.outputs)
             columns = layer.inputs[pattern.indices]
             assert np.array_equal(columns, topology.indices[pattern.entries])
             assert (np.diff(pattern.entries) > 0).all()

@@ -30,4 +30,4 @@ def planned(
             sent_by_groups(groups, traffic, replication)
             for groups in (found.once, found.epoch, found.evaluation)
         )
-        return found, block * replication + share.place.replica, (once, epoch, evaluation)
+        return found, block * replication + share.position.replica, (once, epoch, evaluation)

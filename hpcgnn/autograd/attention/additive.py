@@ -394,5 +394,5 @@ def edge_draw(key: DropoutKey | None, weight_p: float, edge_p: float) -> EdgeDra
     if key is None or weight_p == edge_p == 0.0:
         return None
     # Layers have no negative places, so these are free.
-    weights, edges = key.at(-1 - 2 * key.place), key.at(-2 - 2 * key.place)
+    weights, edges = key.at(-1 - 2 * key.layer), key.at(-2 - 2 * key.layer)
     return EdgeDraw(weights.word(), weight_p, edges.word(), edge_p)

@@ -58,11 +58,11 @@ KEPT_BLOCK = 1 << 14
 class EdgeInputs:
     """The edges that end at a rank's nodes, in the operator's order.
 
-    `given` (E, F) are features that replace those of the operator.
+    `replacement` (E, F) are features that replace those of the operator.
     """
 
     operator: MessageOperator
-    given: Tensor | None = None
+    replacement: Tensor | None = None
 
     @property
     def features(self) -> Tensor:
@@ -73,7 +73,7 @@ class EdgeInputs:
     @property
     def stored(self) -> Tensor:
         """The features, in float16 if the store has that: use as `states` of `reduce_messages`."""
-        return _known(self.operator, "features") if self.given is None else self.given
+        return _known(self.operator, "features") if self.replacement is None else self.replacement
 
     def with_columns(self, rows: Tensor) -> Tensor:
         """Return the features with `rows` (E, any width), in the order of the store, appended."""
@@ -431,7 +431,7 @@ class _Forward:
         memory = memory_of(sources)
         rows = memory.array(sources.contiguous())
         fetch = operator.sources.start_fetch(rows, keep=keep)
-        drawn = operator.run_position.now
+        instant = operator.run_position.now
         with trace.span("interior.forward"):
             # Without edges, one empty block determines the widths of the module's results.
             self._add(operator.own, sources, 1)
@@ -443,7 +443,7 @@ class _Forward:
                 self._add(part, memory.tensor(arrived), 0)
             if keep:
                 arrived_rows.append(arrived)
-        return Fetched(arrived_rows if keep else None, drawn)
+        return Fetched(arrived_rows if keep else None, instant)
 
     def _add(self, part: EdgePart, sources: Tensor | None, least: int) -> None:
         inputs = self._inputs._replace(sources=_seen(self._module, sources))

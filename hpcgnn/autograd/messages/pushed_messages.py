@@ -59,12 +59,12 @@ class ForwardPush:
     ) -> Pushed:
         """Compute and send the sums; arriving ones are added to the (N, M) that `total` returns."""
         rows, memory, targets = self._pushed.rows, self._memory, self._targets
-        fetch, drawn, arrived = None, None, None
+        fetch, instant, arrived = None, None, None
         kept: list[FloatArray] = []
         sums: list[Sum] = []
         if targets is not None:
             sent = memory.array(targets.contiguous())
-            fetch, drawn = rows.start_fetch(sent, keep=keep), run_position.now
+            fetch, instant = rows.start_fetch(sent, keep=keep), run_position.now
         for index, part in enumerate(self._pushed.parts):
             if fetch is not None:
                 with self._trace.span("wait.forward"):
@@ -78,7 +78,7 @@ class ForwardPush:
             if self._push is None:
                 self._push = rows.start_push(sent_sums, lambda: memory.array(total()))
             rows.send(self._push, index, sent_sums)
-        return Pushed(Fetched(kept if keep and targets is not None else None, drawn), sums)
+        return Pushed(Fetched(kept if keep and targets is not None else None, instant), sums)
 
     @collective
     def finish(self) -> None:
@@ -111,7 +111,7 @@ class BackwardPush:
         self._rows: list[Rows] = [(self._memory.array(gradient.contiguous()), None)]
         if targets is not None and saved.targets.kept is None:
             rows = self._memory.array(targets.contiguous())
-            self._rows.append((rows, saved.targets.drawn))
+            self._rows.append((rows, saved.targets.instant))
         self._fetch: Fetch | None = None
 
     @collective

@@ -149,8 +149,8 @@ class _Part(NamedTuple):
         """Pack rows with these ids; `sender` as in `Instant.key`."""
         if self.bits is None:
             self.packed[:] = self.rows.view(np.uint8)
-        elif self.columns.drawn is not None:
-            key = self.columns.drawn.key(sender)
+        elif self.columns.instant is not None:
+            key = self.columns.instant.key(sender)
             quantise_rows(self.rows, ids, key, self.bits, self.packed)
 
     def unpack(self, ids: GlobalIndices, senders: list[tuple[int, int | None]]) -> None:
@@ -162,8 +162,8 @@ class _Part(NamedTuple):
         for count, sender in senders:
             rows = slice(stop, stop + count)
             stop += count
-            if self.columns.drawn is not None:
-                key = self.columns.drawn.key(sender)
+            if self.columns.instant is not None:
+                key = self.columns.instant.key(sender)
                 dequantise_rows(self.packed[rows], ids[rows], key, self.bits, self.rows[rows])
 
 

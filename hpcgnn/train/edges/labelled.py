@@ -64,10 +64,10 @@ class LabelledEdges:
         return EdgeTargets(Pairs.of(self.edges, no_negatives, num_rows), self.labels, self.features)
 
     @collective
-    def asked(self, layer: Communicator, row_map: RowMap) -> "EdgeTargets":
+    def with_request(self, layer: Communicator, row_map: RowMap) -> "EdgeTargets":
         """Return these edges with a request for the rows that predict them."""
         needed = self.needing(row_map.num_rows)
-        return replace(needed, pairs=needed.pairs.asked(layer, row_map))
+        return replace(needed, pairs=needed.pairs.with_request(layer, row_map))
 
     @collective
     def shared(self, grid: ProcessGrid) -> "LabelledEdges":

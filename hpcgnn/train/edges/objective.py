@@ -233,7 +233,7 @@ class EdgeObjective(SingleObjective):
         labels = self._predicted.labels
         with self._stored() as stored:
             edges, ends = read_labelled(stored, labels, self.pair_features, with_labels=False)
-        return edges, ends, edges.asked(self.grid.layer, self.graph.row_map)
+        return edges, ends, edges.with_request(self.grid.layer, self.graph.row_map)
 
     @collective
     def of_pairs(self, model: EdgeModel, pairs: RequestedPairs, rule: LabelRule) -> NodeRows:
@@ -256,7 +256,7 @@ class EdgeObjective(SingleObjective):
                     stored, self.relations, self.pair_features, edges
                 )
             self._check_stored(ids, local[~is_stored])
-        needed = LabelledEdges(edges, zeros - 1, features).asked(self.grid.layer, row_map)
+        needed = LabelledEdges(edges, zeros - 1, features).with_request(self.grid.layer, row_map)
         rows = self._said(model, needed, ids[local], rule)
         return NodeRows(*in_order(self.grid.layer, local, *rows.columns))
 

@@ -60,8 +60,8 @@ def read_predicted(stored: StoredRows) -> PredictedEdges:
         scale = TargetScale(labels.names, *target_scale(grid, where, targets, edges.split))
         scaled = (edges.labels - np.array(scale.means)) / np.array(scale.deviations)
         edges = replace(edges, labels=scaled)
-    trained = edges[edges.split == Split.TRAIN].asked(grid.layer, stored.row_map)
-    judged = edges.asked(grid.layer, stored.row_map)
+    trained = edges[edges.split == Split.TRAIN].with_request(grid.layer, stored.row_map)
+    judged = edges.with_request(grid.layer, stored.row_map)
     return PredictedEdges(labels, scale, edges, trained, judged, width, store.undirected)
 
 

@@ -151,16 +151,16 @@ class RowDynamics:
             truth = truth - last[:, : self.width]
         return (truth - self.output_mean) / self.output_deviation
 
-    def follow(self, predicted: Tensor, given: Tensor) -> Tensor:
-        """Return the next frame: the predicted targets, and the other columns of `given`.
+    def follow(self, predicted: Tensor, known: Tensor) -> Tensor:
+        """Return the next frame: the predicted targets, and the other columns of `known`.
 
-        `given` (rows, width) is filled. Its targets are used at fixed rows and where absent.
+        `known` (rows, width) is filled. Its targets are used at fixed rows and where absent.
         """
         if not self.width:
             # No column is predicted: do not attach the frame to the model's graph.
-            return given
-        targets = torch.where(self._stays, given[:, : self.width], predicted)
-        return torch.cat([targets, given[:, self.width :]], dim=1)
+            return known
+        targets = torch.where(self._stays, known[:, : self.width], predicted)
+        return torch.cat([targets, known[:, self.width :]], dim=1)
 
     def told(self, values: Tensor, raw: Tensor) -> Tensor:
         """Return targets (rows, W), NaN where they are fixed or absent and missing in `raw`."""
@@ -214,9 +214,9 @@ class Dynamics:
         """Return the targets from a model's outputs for the `last` frame."""
         return self.rows.map(RowDynamics.predicted, outputs, last)
 
-    def follow(self, predicted: Frame, given: Frame) -> Frame:
-        """Return the next frame: the predicted targets, and the other columns of `given`."""
-        return self.rows.map(RowDynamics.follow, predicted, given)
+    def follow(self, predicted: Frame, known: Frame) -> Frame:
+        """Return the next frame: the predicted targets, and the other columns of `known`."""
+        return self.rows.map(RowDynamics.follow, predicted, known)
 
     def inputs(self, frames: Sequence[Frame]) -> NodeFeatures:
         """Return the node inputs of a model: the static ones, then the frames, oldest first."""

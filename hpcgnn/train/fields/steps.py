@@ -140,8 +140,8 @@ class Unroller:
             yield step, _by_sample(count, read[-1]), _by_sample(count, outputs)
             if step < len(keys):
                 index = self._history - 1 + step
-                given = _joined([dynamics.filled(sample.at(index)) for sample in samples])
-                following = dynamics.follow(dynamics.predicted(outputs, read[-1]), given)
+                known = _joined([dynamics.filled(sample.at(index)) for sample in samples])
+                following = dynamics.follow(dynamics.predicted(outputs, read[-1]), known)
                 read = [*read[1:], following]
 
     def told(

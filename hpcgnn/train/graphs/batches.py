@@ -52,7 +52,7 @@ class GraphBatches(StepInput):
         home: HomeRows,
         ids: GlobalIndices,
         labels: Tensor,
-        wanted: tuple[Aggregation, ...],
+        aggregations: tuple[Aggregation, ...],
     ) -> None:
         self._ids, self._labels = ids, labels
         grid, config = context.grid, context.config
@@ -69,7 +69,7 @@ class GraphBatches(StepInput):
             held, self.moved_rows = fetch_part(grid, home, part, 0)
         else:
             held, self.moved_rows = share_whole(grid, home), 0
-        self.views = SampledViews(context, held, wanted)
+        self.views = SampledViews(context, held, aggregations)
         self._graph = held
         # The nodes, grouped by graph.
         numbers = held.labels.numpy()
@@ -147,6 +147,6 @@ class BatchSource(DrawnSource):
             ids = share_on_hosts(graph.grid, "graphs.ids", graph.ids[rows_here])
             labels_here = labelled.labels.cpu().numpy()[rows_here]
             labels = torch.from_numpy(share_on_hosts(graph.grid, "graphs.labels", labels_here))
-            wanted = on_graph(context.wanted, directed=graph.facts.directed)
-            batches = GraphBatches(context, home, ids, labels, wanted)
+            aggregations = on_graph(context.required_aggregations, directed=graph.facts.directed)
+            batches = GraphBatches(context, home, ids, labels, aggregations)
         super().__init__(context, batches, batches.describe())

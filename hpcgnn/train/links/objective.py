@@ -206,7 +206,9 @@ class LinkObjective(SingleObjective):
         sources, targets = (find_rows(self.graph, ids[:, end])[share] for end in (0, 1))
         edges = LinkEdges(sources, targets, ids[share, 2], np.zeros_like(sources))
         no_negatives = np.empty((len(edges), 0), np.int64)
-        needed = Pairs.of(edges, no_negatives, row_map.num_rows).asked(self.grid.layer, row_map)
+        needed = Pairs.of(edges, no_negatives, row_map.num_rows).with_request(
+            self.grid.layer, row_map
+        )
         embeddings = model.embed(self.graph.view, self.graph.features)
         scores = self.score(model, embeddings, needed).edges
         return NodeRows(ids[share], scores.astype(np.float32))

@@ -70,7 +70,7 @@ class Pairs:
         )
 
     @collective
-    def asked(self, layer: Communicator, row_map: RowMap) -> "Pairs":
+    def with_request(self, layer: Communicator, row_map: RowMap) -> "Pairs":
         """Return these pairs with a request for their rows."""
         return replace(self, request=RowRequest.make(layer, row_map, self.rows))
 
@@ -141,7 +141,7 @@ class DrawnPairs:
 
     def _pairs(self, edges: LinkEdges, wrong: GlobalIndices) -> Pairs:
         row_map = self._row_map
-        return Pairs.of(edges, wrong, row_map.num_rows).asked(self._grid.layer, row_map)
+        return Pairs.of(edges, wrong, row_map.num_rows).with_request(self._grid.layer, row_map)
 
 
 @collective

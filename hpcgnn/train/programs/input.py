@@ -44,7 +44,7 @@ class Prepared:
 class ProgramStep:
     """A rank's supergraphs of a step, and the number of graphs in the step over all ranks."""
 
-    mine: tuple[Prepared, ...]
+    own_graphs: tuple[Prepared, ...]
     num_graphs: int
 
 
@@ -76,7 +76,7 @@ class ProgramInput:
         device = self.context.device
         if not device.is_gpu:
             return prepared
-        propagator = prepared.propagator.on_gpu(device.place, self._config.band_precision)
+        propagator = prepared.propagator.on_gpu(device.torch_device, self._config.band_precision)
         return replace(prepared, propagator=propagator)
 
     def steps(self, seed: int, epoch: int) -> Iterator[ProgramStep]:
@@ -167,4 +167,6 @@ class ProgramSource(Source):
             yield from numbered(context.trace, ready, seed, epoch)
 
     def _on_device(self, step: ProgramStep) -> ProgramStep:
-        return replace(step, mine=tuple(self._input.on_device(prepared) for prepared in step.mine))
+        return replace(
+            step, own_graphs=tuple(self._input.on_device(prepared) for prepared in step.own_graphs)
+        )

@@ -64,7 +64,7 @@ class ProgramObjective(Objective, About):
     @collective
     def __init__(self, context: Context) -> None:
         grid, config, trace = context.grid, context.config, context.trace
-        self.grid, self._config, self._place = grid, config, context.device.place
+        self.grid, self._config, self._place = grid, config, context.device.torch_device
         self._dtype = getattr(torch, config.train.dtype)
         with agree(grid.world):
             self._store = InstanceStore.open(config.graph.store)
@@ -105,7 +105,7 @@ class ProgramObjective(Objective, About):
     @override
     def loss(self, model: GGNN, step: ProgramStep, key: DropoutKey) -> Tensor:
         total = torch.zeros((), dtype=self._dtype, device=self._place, requires_grad=True)
-        for prepared in step.mine:
+        for prepared in step.own_graphs:
             logits_M = model(prepared.graph, prepared.propagator, key)
             smoothing = self._config.train.label_smoothing
             loss, _ = candidate_loss(logits_M, prepared.graph, step.num_graphs, smoothing)

@@ -166,7 +166,7 @@ def _kept(saved: SavedModel, facts: ProgramFacts, context: Context) -> GGNN:
 
     def make(seed: int) -> GGNN:
         model = model_of(facts, saved.config.programs, seed, dtype)
-        return model.to(context.device.place)
+        return model.to(context.device.torch_device)
 
     return saved.model(context.grid, make)
 

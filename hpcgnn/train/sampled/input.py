@@ -141,7 +141,7 @@ class StepInput(ABC):
 
 @dataclass(eq=False, kw_only=True)
 class SubgraphInput(StepInput):
-    """The subgraphs of each step; this rank draws those in `mine`.
+    """The subgraphs of each step; this rank draws those in `own_numbers`.
 
     Ranks that sample different graphs draw different random numbers: those of their lane. A
     subgraph has `mean_nodes` nodes, over all ranks; `num_counted` were counted for coefficients.
@@ -150,7 +150,7 @@ class SubgraphInput(StepInput):
     views: SampledViews
     examples: SubgraphExamples
     source: SubgraphSource
-    mine: range
+    own_numbers: range
     lane: int = 0
     num_lanes: int = 1
     mean_nodes: float
@@ -176,7 +176,7 @@ class SubgraphInput(StepInput):
             views=views,
             examples=examples,
             source=source,
-            mine=range(bounds[grid.block], bounds[grid.block + 1]),
+            own_numbers=range(bounds[grid.block], bounds[grid.block + 1]),
             mean_nodes=mean_nodes,
             num_counted=num_counted,
             num_steps=_num_steps(config, num_nodes, mean_nodes),
@@ -208,7 +208,7 @@ class SubgraphInput(StepInput):
             views=views,
             examples=examples,
             source=source,
-            mine=range(config.subgraphs),
+            own_numbers=range(config.subgraphs),
             lane=lane,
             num_lanes=num_lanes,
             mean_nodes=mean_nodes,
@@ -218,7 +218,7 @@ class SubgraphInput(StepInput):
 
     @override
     def draw(self, seed: int, epoch: int) -> Iterator[tuple[list[Subgraph], tuple[int, int]]]:
-        config, own = self.views.context.config.sampling, np.array(self.mine, np.int64)
+        config, own = self.views.context.config.sampling, np.array(self.own_numbers, np.int64)
         # Subgraphs are numbered over all epochs, so that a resumed run draws the next ones.
         firsts = (epoch * self.num_steps + np.arange(self.num_steps)) * config.subgraphs
         numbers = (firsts[:, None] + own).reshape(-1) * self.num_lanes + self.lane

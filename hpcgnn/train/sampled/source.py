@@ -49,10 +49,10 @@ class Sampled(Protocol):
 
 @collective
 def make_input(
-    context: Context, wanted: tuple[Aggregation, ...], examples: Examples, graph: SampledGraph
+    context: Context, aggregations: tuple[Aggregation, ...], examples: Examples, graph: SampledGraph
 ) -> StepInput:
     """Return the step input for a graph that all ranks know, or for this rank's part."""
-    views, options = SampledViews(context, graph, wanted), context.config.sampling
+    views, options = SampledViews(context, graph, aggregations), context.config.sampling
     parts = options.topology == "partitioned"
     with context.trace.span("plan.sampling"):
         if options.sampler == "neighbour":
@@ -175,7 +175,7 @@ class SampledSource(DrawnSource):
         self._num_train = examples.num_train
         prepare_products(context, objective)
         grid, config = context.grid, context.config
-        aggregations = on_graph(context.wanted, directed=graph.facts.directed)
+        aggregations = on_graph(context.required_aggregations, directed=graph.facts.directed)
         with agree(grid.world):
             if config.sampling.sampler == "neighbour":
                 check_fan_outs(config, graph.num_aggregations(config))

@@ -63,25 +63,25 @@ class _SampledEntries:
         return values.astype(dtype)
 
     def by_relation(
-        self, table: EdgeTable, kept: Array, num_columns: int
+        self, table: EdgeTable, output_positions: Array, num_columns: int
     ) -> tuple["_SampledEntries", LocalIndices]:
         """Return the entries of the matrix with a block of rows for each relation, and its rows.
 
         Only those of the R times `num_columns` rows that have entries exist; their numbers (rows,)
-        int32 are returned. `kept` (n,) are the columns of the output nodes, and `table` has the
-        edges of all entries.
+        int32 are returned. `output_positions` (n,) are the columns of the output nodes, and `table`
+        has the edges of all entries.
         """
         counts, numbers = table.edges_of(self.numbers)
         entries: Array = np.repeat(np.arange(len(self.rows)), counts)
         kinds, weights = table.features[numbers].astype(np.float64).T
-        tall = kinds.astype(np.int64) * num_columns + kept[self.rows[entries]]
+        tall = kinds.astype(np.int64) * num_columns + output_positions[self.rows[entries]]
         order = np.lexsort((self.columns[entries], tall))
         entries, weights = entries[order], weights[order]
         occupied, rows = np.unique(tall[order], return_inverse=True)
         factors = self.row_factors[entries]
         if self.of_whole:
             relations, nodes = np.divmod(occupied, max(num_columns, 1))
-            sums = self.row_sums[relations, np.searchsorted(kept, nodes)]
+            sums = self.row_sums[relations, np.searchsorted(output_positions, nodes)]
         else:
             sums = np.bincount(rows, weights * factors, len(occupied)).astype(np.float64)
         stacked = replace(
@@ -109,7 +109,7 @@ class SampledViews:
         grid, config, trace, device = context.grid, context.config, context.trace, context.device
         self.context, self.graph = context, graph
         self._device, self._sums = device, traced_sums(grid, trace)
-        self._wanted, self._dtype = aggregations, config.train.dtype
+        self._aggregations, self._dtype = aggregations, config.train.dtype
         make = context.operators_of_subgraphs()
         self._reads_means = False
         if graph.table is not None:
@@ -137,7 +137,7 @@ class SampledViews:
         features = self.graph.features[torch.from_numpy(nodes).long()]
         if self.graph.label_inputs is not None:
             self.graph.label_inputs.hide(features, self.graph.node_ids[nodes], seeds)
-        return features.to(self._device.place)
+        return features.to(self._device.torch_device)
 
     def of_subgraphs(self, subgraphs: Sequence[Subgraph]) -> tuple[GraphView, Subgraph]:
         """Return the view of the disjoint union of subgraphs, in order, and the union.
@@ -152,9 +152,9 @@ class SampledViews:
         node_ids, pattern = self.graph.node_ids[union.nodes], union.pattern
         row_map = RowMap(np.array([0, len(union.nodes)], np.int64), 0)
         matrix = DistCSR.from_rows(row_map, pattern.indptr, pattern.indices.astype(np.int64))
-        entries, kept = self._subgraph_entries(union), np.arange(len(union.nodes))
-        aggregates = self._aggregates(matrix, entries, (node_ids, node_ids), kept)
-        traits = self._traits(entries, union.nodes, union.nodes, kept)
+        entries, output_positions = self._subgraph_entries(union), np.arange(len(union.nodes))
+        aggregates = self._aggregates(matrix, entries, (node_ids, node_ids), output_positions)
+        traits = self._traits(entries, union.nodes, union.nodes, output_positions)
         ids = self._device.ids(node_ids)
         return GraphView(aggregates[0], ids, self._sums, aggregates[1], traits), union
 
@@ -188,7 +188,7 @@ class SampledViews:
         row_map = RowMap(np.array([0, num_inputs], np.int64), 0)
         nothing = _no_ghosts(shape[0])
         whole = LocalCSR(pattern.indptr, pattern.indices, None, shape)
-        matrix = DistCSR(row_map, whole, nothing, np.zeros(0, np.int64), layer.kept)
+        matrix = DistCSR(row_map, whole, nothing, np.zeros(0, np.int64), layer.output_positions)
         rows = pattern.entry_rows()
         drawn = np.diff(pattern.indptr)
         # Index these rows only, so that the cost of a step does not depend on the graph's size.
@@ -207,18 +207,25 @@ class SampledViews:
             of_whole=True,
         )
         ids = graph.node_ids[layer.inputs], graph.node_ids[layer.outputs]
-        operators, relations = self._aggregates(matrix, entries, ids[::-1], layer.kept)
-        kept, sums = self._device.tensor(layer.kept.astype(np.int64)), self._sums
+        operators, relations = self._aggregates(matrix, entries, ids[::-1], layer.output_positions)
+        output_positions = self._device.tensor(layer.output_positions.astype(np.int64))
+        sums = self._sums
         if not self._in_parts:
             # Pieces of a batch may have copies of the same node: count it once.
             sums = DistinctSums(sums, self.context.grid.layer, ids)
-        traits = self._traits(entries, layer.inputs, layer.outputs, layer.kept)
-        return LayerView(operators, self._device.ids(ids[0]), sums, relations, traits, kept)
+        traits = self._traits(entries, layer.inputs, layer.outputs, layer.output_positions)
+        return LayerView(
+            operators, self._device.ids(ids[0]), sums, relations, traits, output_positions
+        )
 
     def _traits(
-        self, entries: _SampledEntries, inputs: LocalIndices, outputs: LocalIndices, kept: Array
+        self,
+        entries: _SampledEntries,
+        inputs: LocalIndices,
+        outputs: LocalIndices,
+        output_positions: Array,
     ) -> NodeTraits:
-        """Return the traits of the input nodes; `kept` (n,) are the output nodes among them."""
+        """Return the traits of the input nodes, with the outputs at `output_positions` (n,)."""
         table, edges, features = self.graph.table, self.graph.edges, self.graph.features
         types = None
         if isinstance(features, TypedRows):
@@ -236,7 +243,7 @@ class SampledViews:
             ends = edges.indptr if table.starts is None else table.starts[edges.indptr]
             totals = (ends[1:] - ends[:-1])[outputs].astype(np.float64)
         means = np.zeros((len(inputs), sums.shape[1]), table.features.dtype)
-        means[kept] = sums / np.where(totals > 0, totals, 1)[:, None]
+        means[output_positions] = sums / np.where(totals > 0, totals, 1)[:, None]
         return NodeTraits(types, self._device.tensor(means))
 
     def _subgraph_entries(self, union: Subgraph) -> _SampledEntries:
@@ -269,23 +276,23 @@ class SampledViews:
         matrix: DistCSR,
         entries: _SampledEntries,
         ids: tuple[GlobalIndices, GlobalIndices],
-        kept: Array,
+        output_positions: Array,
     ) -> tuple[Mapping[Aggregation, AggregationOperator], tuple[LocalIndices, ...]]:
         """Return the operators and the rows of relations, see `LayerView`.
 
-        `ids` are those of the rows and of the columns; for `kept`, see `_traits`.
+        `ids` are those of the rows and of the columns; for `output_positions`, see `_traits`.
         """
         (row_ids, column_ids), relation_rows = ids, tuple[LocalIndices, ...]()
         if self.graph.relations is not None:
-            matrix, entries = self._stack(matrix, entries, kept)
+            matrix, entries = self._stack(matrix, entries, output_positions)
             row_ids = row_ids_of(matrix, row_ids, column_ids)
             outputs = np.zeros(len(column_ids), np.bool_)
-            outputs[kept] = True
+            outputs[output_positions] = True
             by_relation = rows_by_relation(matrix, outputs)
             relation_rows = tuple(self._device.ids(rows) for rows in by_relation)
         exchange = self._make.exchange(matrix, column_ids)
         operators: dict[Aggregation, AggregationOperator] = {}
-        for kind in self._wanted:
+        for kind in self._aggregations:
             numbered = kind.passes_messages or (kind.attends and self._make.edges is not None)
             values = entries.values(kind, self._dtype, numbered=numbered)
             nothing = values[:0] if numbered and values is not None else None
@@ -294,12 +301,12 @@ class SampledViews:
         return operators, relation_rows
 
     def _stack(
-        self, matrix: DistCSR, entries: _SampledEntries, kept: Array
+        self, matrix: DistCSR, entries: _SampledEntries, output_positions: Array
     ) -> tuple[DistCSR, _SampledEntries]:
         """Return the matrix with a block of rows for each relation, and its entries."""
         num_columns, table = matrix.shape[1], self.graph.relations
         assert table is not None
-        entries, row_nodes = entries.by_relation(table, kept, num_columns)
+        entries, row_nodes = entries.by_relation(table, output_positions, num_columns)
         counts = np.bincount(entries.rows, minlength=len(row_nodes))
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         pattern = LocalCSR(indptr, entries.columns, None, (len(row_nodes), num_columns))

@@ -109,7 +109,7 @@ def test_no_step_tells_the_labels_that_it_predicts(
             np.testing.assert_array_equal(labels[told].argmax(1), graph.labels[ids[told]])
             outputs = np.arange(len(ids))
             for layer in step.view.active or ():
-                outputs = outputs[layer.kept.cpu().numpy()]
+                outputs = outputs[layer.output_positions.cpu().numpy()]
             if step.rows is not None:
                 outputs = outputs[step.rows.cpu().numpy()]
             assert len(outputs) == len(step.targets)
