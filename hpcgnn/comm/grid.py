@@ -90,16 +90,14 @@ class ProcessGrid:
         position: GridPosition | None = None,
         groups: int = 1,
     ) -> None:
-        if comm.size % groups:
-            raise CollectiveInputError(
-                f"{groups} groups do not divide the {comm.size} ranks; choose one of "
-                f"{[c for c in range(1, comm.size + 1) if comm.size % c == 0]}"
-            )
-        if replication < 1 or comm.size % replication:
-            raise CollectiveInputError(
-                f"replication {replication} does not divide the {comm.size} ranks; choose one of "
-                f"{[c for c in range(1, comm.size + 1) if comm.size % c == 0]}"
-            )
+        divisors = [c for c in range(1, comm.size + 1) if comm.size % c == 0]
+        for text, divisor in (
+            (f"{groups} groups do not divide", groups),
+            (f"replication {replication} does not divide", replication),
+        ):
+            if divisor not in divisors:
+                fault = f"{text} the {comm.size} ranks; choose one of {divisors}"
+                raise CollectiveInputError(fault)
         self.world = comm.Dup()
         self.replication, self._position = replication, position
         self.groups, self.num_blocks = groups, comm.size // (replication * groups)
@@ -182,12 +180,6 @@ class ProcessGrid:
             if bandwidth < _FAST:
                 limits[away] = min(max(round(bandwidth * _PIECE_S), least), most)
         return limits
-
-    @property
-    def host_ranks(self) -> LocalIndices:
-        """Ranks of this layer on this host, int32 ascending."""
-        same_host = self.hosts == self.hosts[self.block]
-        return np.flatnonzero(same_host).astype(np.int32)
 
     @property
     def local_rank(self) -> int:
@@ -321,9 +313,9 @@ def share_on_hosts(grid: ProcessGrid, name: str, share: Array) -> Array:
 
 def _share_between_hosts(grid: ProcessGrid, whole: Array, starts: Array) -> None:
     """Send every block row from the first rank of its host to those of all other hosts."""
-    first = grid.layer.rank == grid.host_ranks[0]
+    is_first = grid.hosts[grid.block] not in grid.hosts[: grid.block]
     # Ranks of this communicator are host numbers, since hosts are numbered by their first ranks.
-    leaders = grid.layer.Split(0 if first else MPI.UNDEFINED, key=grid.layer.rank)
+    leaders = grid.layer.Split(0 if is_first else MPI.UNDEFINED, key=grid.layer.rank)
     if leaders == MPI.COMM_NULL:
         return
     comm = MPI.Intracomm(leaders)

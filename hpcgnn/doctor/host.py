@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +64,8 @@ def look_around() -> RankFacts:
         memory_bytes=memory_bytes(),
         shared_bytes=_shared_bytes(),
         isas=tuple(available_isas())[::-1],
-        gpu=_why_no_gpu(),
-        energy=_why_no_energy(),
+        gpu=_fault_of(require_gpu),
+        energy=_fault_of(Counters),
         versions={
             "hpcgnn": __version__,
             "python": platform.python_version(),
@@ -108,17 +108,9 @@ def _shared_bytes() -> int | None:
     return free.f_bavail * free.f_frsize
 
 
-def _why_no_energy() -> str:
+def _fault_of(take: Callable[[], object]) -> str:
     try:
-        Counters()
-    except OSError as error:
+        take()
+    except (OSError, GpuUnavailableError) as error:
         return one_line(error)
-    return ""
-
-
-def _why_no_gpu() -> str:
-    try:
-        require_gpu()
-    except GpuUnavailableError as error:
-        return str(error)
     return ""

@@ -157,7 +157,10 @@ def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner | None
             report=lambda text, seconds: report(f"{seconds:8.1f} s  {text}"),
             **{name: value for name, value in volume.items() if value is not None},
         )
-    refuse_volume_options(options)
+    for name in (*VOLUME_OPTIONS, "refine"):
+        if getattr(options, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise InputError(f"{flag} belongs to --method volume, not to {options.method}")
     if options.method in ("streaming", "rcb"):
         return None
     if existing is not None:
@@ -165,14 +168,6 @@ def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner | None
     if options.method == "metis":
         return metis(options.seed, imbalance)
     return random(options.seed) if options.method == "random" else block()
-
-
-def refuse_volume_options(options: argparse.Namespace) -> None:
-    """Raise InputError if an option of ``--method volume`` was given to another method."""
-    for name in (*VOLUME_OPTIONS, "refine"):
-        if getattr(options, name) is not None:
-            flag = "--" + name.replace("_", "-")
-            raise InputError(f"{flag} belongs to --method volume, not to {options.method}")
 
 
 def in_order_of(store: GraphStore, path: Path) -> LocalIndices:

@@ -17,7 +17,6 @@ from hpcgnn.comm import (
     Communicator,
     MpiGroup,
     ProcessGrid,
-    RowMap,
     agree,
     allreduce_max,
     allreduce_sum,
@@ -108,14 +107,11 @@ def _start(
     comm = grid.layer
     pins = joint_pins(comm, rows) if terms.objective == "joint" else fetch_pins(comm, rows)
     if options.refine is not None:
-        return pins, _present(store, rows.row_map)
+        nodes = np.arange(rows.row_map.start, rows.row_map.stop)
+        part = np.searchsorted(store.row_starts, nodes, side="right") - 1
+        return pins, part.astype(np.int32)
     tell("clustering")
     return pins, first_parts(grid, rows, pins.weights, terms.num_parts, terms.seed, terms.imbalance)
-
-
-def _present(store: GraphStore, row_map: RowMap) -> LocalIndices:
-    nodes = np.arange(row_map.start, row_map.stop)
-    return (np.searchsorted(store.row_starts, nodes, side="right") - 1).astype(np.int32)
 
 
 @collective

@@ -63,7 +63,7 @@ class StreamedGraph:
         ranks, num_nodes = self.ranks, self.store.num_nodes
         with ranks.agree():
             builder = EdgeBuilder(num_nodes, memory_bytes=SORTING_BYTES, scratch=self.scratch)
-        for columns, rows in ranks.rounds(self._edges(), _no_edges):
+        for columns, rows in ranks.rounds(self._edges(), lambda: (np.empty(0, np.int64),) * 2):
             for sources, targets in ((columns, rows), (rows, columns)):
                 owners = ranks.owners(self.row_map, targets)
                 own_sources, own_targets = ranks.exchange(owners, sources, targets)
@@ -124,9 +124,10 @@ class StreamedGraph:
         ranks, first = self.ranks, self.row_map.start
         send, receive = np.zeros((2, num_parts), np.int64)
         edge_cut, most = np.zeros(1, np.int64), 0
+        no_reads = np.empty(0, np.int64), np.empty(0, np.int32)
         for base in range(0, num_parts, _volpart.MARKED):
             readers = np.zeros(len(part), np.uint64)
-            for columns, reader in ranks.rounds(self._reads(part, base), _no_reads):
+            for columns, reader in ranks.rounds(self._reads(part, base), lambda: no_reads):
                 owners = ranks.owners(self.row_map, columns)
                 read, reader = ranks.exchange(owners, columns, reader)
                 read -= first
@@ -157,11 +158,3 @@ class StreamedGraph:
             reader = np.repeat(part[low : low + len(lengths)], lengths)
             marked = (reader >= base) & (reader < base + _volpart.MARKED)
             yield columns[marked].astype(np.int64), reader[marked]
-
-
-def _no_edges() -> tuple[GlobalIndices, GlobalIndices]:
-    return np.empty(0, np.int64), np.empty(0, np.int64)
-
-
-def _no_reads() -> tuple[GlobalIndices, LocalIndices]:
-    return np.empty(0, np.int64), np.empty(0, np.int32)

@@ -11,7 +11,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -489,8 +488,9 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
         with path.open("wb") as file:
             pickle.dump(share, file, protocol=5)
         try:
+            # All processes begin together; each rehearses once.
             together = FORK.Barrier(beside)
-            with ProcessPoolExecutor(beside, FORK, _wait_for_all, (together,)) as pool:
+            with ProcessPoolExecutor(beside, FORK, together.wait) as pool:
                 futures = [pool.submit(_rehearse_file, path, epochs) for _ in range(beside)]
                 rehearsals = [run.result() for run in futures]
         except BrokenProcessPool:
@@ -505,11 +505,6 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
         epoch_s=statistics.median(run.epoch_s for run in rehearsals),
         evaluate_s=statistics.median(run.evaluate_s for run in rehearsals),
     )
-
-
-def _wait_for_all(together: Barrier) -> None:
-    """Make all processes begin together; each rehearses once."""
-    together.wait()
 
 
 def _rehearse_file(path: Path, epochs: int) -> Rehearsal:

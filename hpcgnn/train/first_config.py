@@ -17,7 +17,8 @@ from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.console import report, start_of
 from hpcgnn.errors import InputError
 from hpcgnn.graph.inputs import far_columns
-from hpcgnn.storage import GraphStore, InstanceStore, check_output, is_instance_store
+from hpcgnn.storage import GraphStore, InstanceStore, NodeBlock, check_output, is_instance_store
+from hpcgnn.typing import FloatArray
 
 _JOBS = Path("jobs")
 _CHECKOUT_VENV = "$HPCGNN_ROOT/.venv"
@@ -96,9 +97,10 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
             steps.append(f"{path} has no features: convert it with a table of nodes (--nodes)")
         elif not store.undirected:
             chosen["graph.undirected"] = chosen.get("model.name") != "rgcn"
-        if _has_far_columns(store):
+        nodes = store.read_nodes(0, min(store.num_nodes, _NUM_INSPECTED))
+        if _has_far_columns([nodes.features, *nodes.type_features]):
             chosen["graph.normalize_features"] = "standard"
-        if store.has_graphs and not _labels_nodes(store):
+        if store.has_graphs and not _labels_nodes(nodes):
             chosen["train.task"] = "graphs"
         if store.all_fields:
             chosen |= {"train.task": "fields", "model.dropout": 0.0}
@@ -110,7 +112,8 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
                 chosen.pop("graph.undirected", None)
         elif not store.has_labels and not store.has_graphs:
             chosen["train.task"] = "edges" if store.edge_labels else "links"
-            if store.edge_labels and _has_far_edges(store):
+            read = (store.read_edge_data(nodes.start, nodes.stop, name) for name in store.relations)
+            if store.edge_labels and _has_far_columns([data.features for data in read]):
                 chosen["graph.normalize_edge_features"] = "standard"
         elif not store.has_split:
             steps.append(f"{path} has no split: hpcgnn split {path} --random-split 60,20,20")
@@ -124,21 +127,12 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
     return chosen, steps, ranks
 
 
-def _has_far_columns(store: GraphStore) -> bool:
-    nodes = store.read_nodes(0, min(store.num_nodes, _NUM_INSPECTED))
-    tables = [nodes.features, *nodes.type_features]
+def _has_far_columns(tables: list[FloatArray | None]) -> bool:
     return any(len(far_columns(table)) > 0 for table in tables if table is not None)
 
 
-def _has_far_edges(store: GraphStore) -> bool:
-    num_nodes = min(store.num_nodes, _NUM_INSPECTED)
-    tables = [store.read_edge_data(0, num_nodes, name).features for name in store.relations]
-    return any(len(far_columns(table)) > 0 for table in tables if table is not None)
-
-
-def _labels_nodes(store: GraphStore) -> bool:
+def _labels_nodes(nodes: NodeBlock) -> bool:
     """Return whether nodes of the same graph have different labels."""
-    nodes = store.read_nodes(0, min(store.num_nodes, _NUM_INSPECTED))
     if nodes.graph is None or nodes.labels is None:
         return False
     _, first, inverse = np.unique(nodes.graph, return_index=True, return_inverse=True)

@@ -134,14 +134,9 @@ class Columns(NamedTuple):
         """Whether the model reads fields that it does not predict."""
         return any(rows.width > rows.num_predicted for rows in self.rows)
 
-    @property
-    def predicted_names(self) -> tuple[str, ...]:
-        """The names of the predicted columns: ``u_x``, or ``u_0``, or ``p``."""
-        return tuple(name for field in self.targets for name in column_names(field))
-
 
 def column_names(field: FieldInfo) -> list[str]:
-    """Return a name for each column of a field."""
+    """Return a name for each column of a field: ``u_x``, or ``u_0``, or ``p``."""
     if field.num_columns == 1:
         return [field.name]
     parts = field.components or tuple(map(str, range(field.num_columns)))

@@ -25,7 +25,7 @@ from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.fields.dynamics import Dynamics, Mesh, Scales, scale_tensors, scales_of
-from hpcgnn.train.fields.frames import Columns
+from hpcgnn.train.fields.frames import Columns, column_names
 from hpcgnn.train.fields.losses import find_loss
 from hpcgnn.train.fields.measure_scales import measure
 from hpcgnn.train.fields.metrics import FieldErrors
@@ -263,7 +263,7 @@ def field_facts(
         num_edge_outputs=edges.num_predicted,
         multi_label=False,
         class_names=(),
-        targets=columns.predicted_names,
+        targets=tuple(name for field in columns.targets for name in column_names(field)),
         units=columns.units,
         target_means=tuple(np.concatenate([scale.mean for scale in outputs]).tolist()),
         target_scales=tuple(np.concatenate([scale.deviation for scale in outputs]).tolist()),

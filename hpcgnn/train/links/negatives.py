@@ -86,11 +86,6 @@ class NodePool:
         """Return the types (m,) of global rows (m,), all 0 in a graph without types."""
         return np.zeros(len(rows), np.uint8) if self.types is None else self.types[rows]
 
-    @property
-    def num_kinds(self) -> int:
-        """The number of node types, 1 in a graph without types."""
-        return 1 if self.types is None else int(self.types.max(initial=0)) + 1
-
 
 class WrongEnds(Protocol):
     """A way to draw negatives."""
@@ -108,9 +103,10 @@ class Candidates(WrongEnds):
     @collective
     def __init__(self, pool: NodePool, keys: GlobalIndices, rows: GlobalIndices) -> None:
         self._pool, kinds = pool, pool.kinds(rows)
+        num_kinds = 1 if pool.types is None else int(pool.types.max(initial=0)) + 1
         self._rows = [
             Numbered(pool.layer, keys[kinds == kind], rows[kinds == kind])
-            for kind in range(pool.num_kinds)
+            for kind in range(num_kinds)
         ]
 
     @collective

@@ -31,7 +31,6 @@ from hpcgnn.sampling import (
     node_weights,
 )
 from hpcgnn.spmd import collective
-from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.train.sources.source import BatchExamples, BatchShare, StepData, SubgraphExamples
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
@@ -189,13 +188,15 @@ class SubgraphInput(StepInput):
         grid, graph, config = views.parts
         sizes = np.array(grid.layer.allgather(graph.edges.num_roots), np.int64)
         # A part that has nothing to draw gets no share of the budget, and empty subgraphs.
-        draws = grid.layer.allgather(_can_draw(graph, config) * graph.edges.num_roots)
+        walked = graph.walked
+        can_draw = config.sampler != "edge" or int(walked.indptr[walked.num_roots]) > 0
+        draws = grid.layer.allgather(can_draw * graph.edges.num_roots)
         budget, walkers = (
             int(np.diff(_bounds(total, np.array(draws, np.int64)))[grid.block])
             for total in (config.budget, config.walkers)
         )
         scaled = replace(config, budget=max(budget, 1), walkers=max(walkers, 1))
-        sampler = make_sampler(graph.walked, scaled) if budget > 0 else no_nodes(graph.walked)
+        sampler = make_sampler(walked, scaled) if budget > 0 else no_nodes(walked)
         source = SubgraphSource(sampler, edges=graph.edges)
         lane, num_lanes = grid.block, grid.num_blocks
         held = _mean_nodes(sampler, range(lane, _PROBED * num_lanes, num_lanes))
@@ -346,12 +347,6 @@ def _num_steps(config: SamplingConfig, num_nodes: int, mean_nodes: float) -> int
     """Return the configured number of steps, or enough to draw as many nodes as there are."""
     per_step = max(mean_nodes, 1.0) * config.subgraphs
     return config.steps or int(np.ceil(num_nodes / per_step))
-
-
-def _can_draw(graph: SampledGraph, config: SamplingConfig) -> bool:
-    """Return whether a part has anything for the sampler to draw."""
-    walked = graph.walked
-    return config.sampler != "edge" or int(walked.indptr[walked.num_roots]) > 0
 
 
 def _bounds(total: int, sizes: Offsets) -> Offsets:

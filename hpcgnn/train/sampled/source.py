@@ -15,7 +15,6 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, arithmetic
 from hpcgnn.comm import agree
-from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.label_inputs import LabelInputs
@@ -178,7 +177,12 @@ class SampledSource(DrawnSource):
         aggregations = on_graph(context.required_aggregations, directed=graph.facts.directed)
         with agree(grid.world):
             if config.sampling.sampler == "neighbour":
-                check_fan_outs(config, graph.num_aggregations(config))
+                depth, num_fan_outs = graph.num_aggregations(config), len(config.sampling.fan_outs)
+                if num_fan_outs != depth:
+                    raise InputError(
+                        f"sampling.fan_outs has {num_fan_outs} numbers: the model aggregates "
+                        f"{depth} times"
+                    )
         trains = examples.trains
         if trains is None:
             trains = np.zeros(graph.row_map.num_local, np.bool_)
@@ -223,12 +227,3 @@ def prepare_products(context: Context, objective: GraphObjective) -> None:
     """Compute the products that evaluations reuse, if ``exchange.prepare`` is "before"."""
     if context.config.exchange.prepare == "before":
         objective.whole.prepare()
-
-
-def check_fan_outs(config: Config, depth: int) -> None:
-    """Raise `InputError` if fan-outs do not fit a model that aggregates `depth` times."""
-    num_fan_outs = len(config.sampling.fan_outs)
-    if num_fan_outs != depth:
-        raise InputError(
-            f"sampling.fan_outs has {num_fan_outs} numbers: the model aggregates {depth} times"
-        )
