@@ -304,7 +304,6 @@ def _aggregation(name: Aggregation | str) -> Aggregation:
 
 
 def _load(context: Context) -> Graph:
-    """Read this rank's share; collective."""
     grid, config = context.grid, context.config
     with agree(grid.world), GraphStore.open(config.graph.store, grid.world) as store:
         has_labels = store.has_labels or bool(config.graph.targets)
@@ -571,7 +570,6 @@ def predict(graph: Graph, model: NodeFunction, what: str = "probabilities") -> N
 
 @contextlib.contextmanager
 def _evaluating(model: NodeFunction) -> Iterator[None]:
-    """Put a torch module into evaluation mode in the block."""
     trained = isinstance(model, nn.Module) and model.training
     if isinstance(model, nn.Module):
         model.eval()

@@ -492,7 +492,7 @@ class _Additive(_Rounded):
         super().__init__(*inputs)
         features, self.edges = self.features, None
         if features.shape[1]:
-            self.edges = self.exact.product_of(features, self.scores.of_edges.T)
+            self.edges = self.exact.product_of(features, self.scores.edge_weights.T)
         assert isinstance(self.score, AdditiveScore)
         self.score = replace(self.score, weights=None, edges=self.edges)
 
@@ -646,7 +646,7 @@ class _AtEdges(_Passes):
     def maps(self) -> FloatArray:
         """The maps of edge features, (H, D, F), where they are added to all columns of a row."""
         shape = self.heads, self.values.shape[1] // self.heads, self.features.shape[1]
-        return self.scores.of_edges.reshape(shape)
+        return self.scores.edge_weights.reshape(shape)
 
     def _heads(self, rows: FloatArray) -> list[FloatArray]:
         return [np.ascontiguousarray(block) for block in np.split(rows, self.heads, axis=1)]

@@ -366,7 +366,6 @@ def push_order(part: RemotePart) -> list[LocalIndices | None]:
 
 @neighborwise_collective
 def _stage_of(fetch: Fetch | None, index: int) -> Array:
-    """Return the rows of a stage."""
     assert fetch is not None
     return fetch.stage(index)
 

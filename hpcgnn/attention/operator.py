@@ -61,7 +61,6 @@ class SharedHeads:
         kernels.attention_shared_backward(*self._part(rows), means, part, self._drawn(rows))
 
     def _part(self, rows: slice) -> tuple[Block, AdditiveScore]:
-        """Return the edges and the score of some rows."""
         edges, score = self._pattern.block, self._score
         block = Block(edges.indptr[rows.start : rows.stop + 1], edges.indices)
         return block, replace(score, target=score.target[rows])

@@ -116,9 +116,9 @@ class Scores(ABC):
         self.weights, self.slope = weights, slope
         self.heads = len(weights)
         self.reads_edges = width is not None and width < weights.shape[1]
-        self.vector, self.of_edges = weights, weights[:, :0]
+        self.vector, self.edge_weights = weights, weights[:, :0]
         if self.reads_edges:
-            self.vector, self.of_edges = weights[:, :width].copy(), weights[:, width:].copy()
+            self.vector, self.edge_weights = weights[:, :width].copy(), weights[:, width:].copy()
 
     @property
     def num_sources(self) -> int:
@@ -161,14 +161,14 @@ class Scores(ABC):
         backend.attention_backward(edges, walk.score, walk.saved, walk.gradients, walk.draw)
 
     def _add_to_weights(
-        self, gradients: Gradients, vectors: FloatArray | None, of_edges: FloatArray
+        self, gradients: Gradients, vector_gradient: FloatArray | None, edge_gradient: FloatArray
     ) -> None:
         """Add the gradients of the vectors and, behind them, of the weights of edge features."""
         assert gradients.weights is not None
-        assert vectors is not None
-        width = vectors.shape[1]
-        gradients.weights[:, :width] += vectors
-        gradients.weights[:, width:] += of_edges.reshape(self.heads, -1)
+        assert vector_gradient is not None
+        width = vector_gradient.shape[1]
+        gradients.weights[:, :width] += vector_gradient
+        gradients.weights[:, width:] += edge_gradient.reshape(self.heads, -1)
 
 
 class AdditiveScores(Scores):
@@ -205,8 +205,8 @@ class AdditiveScores(Scores):
         rows = widen(values, ROWS) if values.dtype == np.uint16 else values
         by_head = for_sources[:, :, None]
         np.add(gradients.values, (by_head * self.vector).reshape(values.shape), gradients.values)
-        of_vector = (by_head * rows.reshape(len(rows), *self.vector.shape)).sum(axis=0)
-        gradients.weights[:, : self.vector.shape[1]] += of_vector
+        vector_gradient = (by_head * rows.reshape(len(rows), *self.vector.shape)).sum(axis=0)
+        gradients.weights[:, : self.vector.shape[1]] += vector_gradient
 
     @override
     def forward(
@@ -219,20 +219,20 @@ class AdditiveScores(Scores):
         transposed, score = walk.transposed, self._with_edges(walk.score, walk.transposed)
         assert isinstance(score, AdditiveScore)
         # Gradients of sources that travelled with values go back to the owners unchanged.
-        into = replace(walk.gradients, weights=None)
+        block_gradients = replace(walk.gradients, weights=None)
         if score.weights is not None:
             arrays, shape = transposed.memory.arrays, (score.values.shape[0], self.heads)
             source = arrays.zeros(shape, score.target.dtype)
-            into = replace(walk.gradients, source=source)
+            block_gradients = replace(walk.gradients, source=source)
         if score.edges is None:
-            super().backward(replace(walk, score=score, gradients=into))
+            super().backward(replace(walk, score=score, gradients=block_gradients))
             return
-        for_edges, of_vector = np.empty_like(score.edges), np.zeros_like(self.vector)
-        weights = None if into.weights is None else of_vector
-        into = replace(into, weights=weights, edges=for_edges)
-        super().backward(replace(walk, score=score, gradients=into))
+        edge_gradient, vector_gradient = np.empty_like(score.edges), np.zeros_like(self.vector)
+        weights = None if block_gradients.weights is None else vector_gradient
+        block_gradients = replace(block_gradients, weights=weights, edges=edge_gradient)
+        super().backward(replace(walk, score=score, gradients=block_gradients))
         assert transposed.features is not None
-        self._add_to_weights(walk.gradients, of_vector, for_edges.T @ transposed.features)
+        self._add_to_weights(walk.gradients, vector_gradient, edge_gradient.T @ transposed.features)
 
     def _with_edges(self, score: Score, block: LocalMatrix) -> Score:
         """Return the score with the shares of the features of a block's edges."""
@@ -240,7 +240,7 @@ class AdditiveScores(Scores):
             return score
         assert block.features is not None
         assert isinstance(score, AdditiveScore)
-        return replace(score, edges=block.features @ self.of_edges.T)
+        return replace(score, edges=block.features @ self.edge_weights.T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,11 +296,11 @@ class KeyedScores(Scores):
         """Return the score of single edges whose mapped features, (edges, H, D), are added."""
 
     @abstractmethod
-    def value_gradients(self, both: FloatArray) -> FloatArray:
+    def value_gradients(self, pairs: FloatArray) -> FloatArray:
         """Return the gradients of values, given those of keys and values (edges, H, 2, D)."""
 
     @abstractmethod
-    def feature_gradients(self, both: FloatArray) -> FloatArray:
+    def feature_gradients(self, pairs: FloatArray) -> FloatArray:
         """Return the gradients of mapped features (edges, H, D), given the same."""
 
     @override
@@ -311,40 +311,44 @@ class KeyedScores(Scores):
             super().forward(block, score, state, draw)
             return
         for piece in self._pieces(block, score):
-            own = piece.draw(draw)
-            own = None if own is None else own.of_stored(piece.block.rows)
-            kernels.attention_forward(piece.block, self._score(score, piece), state, own)
+            row_draw = piece.draw(draw)
+            row_draw = None if row_draw is None else row_draw.of_stored(piece.block.rows)
+            kernels.attention_forward(piece.block, self._score(score, piece), state, row_draw)
 
     @override
     def backward(self, walk: BackwardWalk) -> None:
         block, score, draw = walk.block, walk.score, walk.draw
         saved, gradients = walk.saved, walk.gradients
         if not self.reads_edges:
-            own = None if draw is None else draw.of_stored(block.rows)
+            row_draw = None if draw is None else draw.of_stored(block.rows)
             backend = block.memory.kernels
-            backend.attention_backward_rows(block.edges, score, saved, gradients, own)
+            backend.attention_backward_rows(block.edges, score, saved, gradients, row_draw)
             super().backward(walk)
             return
         for piece in self._pieces(block, score):
-            of_piece, own = self._score(score, piece), piece.draw(draw)
-            assert isinstance(of_piece, DynamicScore | ProductScore)
-            into = Gradients(
-                np.zeros_like(of_piece.values, gradients.targets.dtype),
+            piece_score, row_draw = self._score(score, piece), piece.draw(draw)
+            assert isinstance(piece_score, DynamicScore | ProductScore)
+            piece_gradients = Gradients(
+                np.zeros_like(piece_score.values, gradients.targets.dtype),
                 gradients.targets,
                 np.zeros_like(self.vector),
             )
             lines = Block(piece.offsets, piece.rows)
-            kernels.attention_backward(lines, of_piece, saved, into, own)
-            own = None if own is None else own.of_stored(piece.block.rows)
-            kernels.attention_backward_rows(piece.block, of_piece, saved, into, own)
-            assert into.values is not None
+            kernels.attention_backward(lines, piece_score, saved, piece_gradients, row_draw)
+            row_draw = None if row_draw is None else row_draw.of_stored(piece.block.rows)
+            kernels.attention_backward_rows(
+                piece.block, piece_score, saved, piece_gradients, row_draw
+            )
+            assert piece_gradients.values is not None
             assert gradients.values is not None
-            both = into.values.reshape(len(piece.columns), self.heads, 2, -1)
-            for_values = np.ascontiguousarray(self.value_gradients(both).reshape(len(both), -1))
+            pairs = piece_gradients.values.reshape(len(piece.columns), self.heads, 2, -1)
+            value_gradient = np.ascontiguousarray(
+                self.value_gradients(pairs).reshape(len(pairs), -1)
+            )
             pattern = kernels.SparseMatrix(piece.offsets, piece.columns)
-            kernels.spmm_transpose(pattern, for_values, gradients.values, accumulate=True)
-            added = self.feature_gradients(both).reshape(len(both), -1)
-            self._add_to_weights(gradients, into.weights, added.T @ piece.features)
+            kernels.spmm_transpose(pattern, value_gradient, gradients.values, accumulate=True)
+            added = self.feature_gradients(pairs).reshape(len(pairs), -1)
+            self._add_to_weights(gradients, piece_gradients.weights, added.T @ piece.features)
 
     def _pieces(self, block: LocalMatrix, score: Score) -> Iterator[_Piece]:
         width = 2 // self.parts * score.values.shape[1]
@@ -352,7 +356,7 @@ class KeyedScores(Scores):
 
     def _score(self, score: Score, piece: _Piece) -> Score:
         num_features = piece.features.shape[1]
-        added = piece.features @ self.of_edges.reshape(-1, num_features).T
+        added = piece.features @ self.edge_weights.reshape(-1, num_features).T
         values = score.values[piece.columns]
         if values.dtype == np.uint16:
             values = widen(values, score.half)
@@ -374,16 +378,16 @@ class DynamicScores(KeyedScores):
     def add_features(self, score: Score, added: FloatArray) -> Score:
         assert isinstance(score, DynamicScore)
         values = score.values.reshape(added.shape)
-        both = np.stack([values + added, values], axis=2).reshape(len(added), -1)
-        return replace(score, values=both, keyed=True)
+        pairs = np.stack([values + added, values], axis=2).reshape(len(added), -1)
+        return replace(score, values=pairs, keyed=True)
 
     @override
-    def value_gradients(self, both: FloatArray) -> FloatArray:
-        return both.sum(axis=2)
+    def value_gradients(self, pairs: FloatArray) -> FloatArray:
+        return pairs.sum(axis=2)
 
     @override
-    def feature_gradients(self, both: FloatArray) -> FloatArray:
-        return both[:, :, 0]
+    def feature_gradients(self, pairs: FloatArray) -> FloatArray:
+        return pairs[:, :, 0]
 
 
 class ProductScores(KeyedScores):
@@ -404,13 +408,13 @@ class ProductScores(KeyedScores):
 
     @override
     def add_features(self, score: Score, added: FloatArray) -> Score:
-        both = score.values.reshape(len(added), self.heads, 2, -1) + added[:, :, None]
-        return replace(score, values=both.reshape(len(added), -1))
+        pairs = score.values.reshape(len(added), self.heads, 2, -1) + added[:, :, None]
+        return replace(score, values=pairs.reshape(len(added), -1))
 
     @override
-    def value_gradients(self, both: FloatArray) -> FloatArray:
-        return both
+    def value_gradients(self, pairs: FloatArray) -> FloatArray:
+        return pairs
 
     @override
-    def feature_gradients(self, both: FloatArray) -> FloatArray:
-        return both.sum(axis=2)
+    def feature_gradients(self, pairs: FloatArray) -> FloatArray:
+        return pairs.sum(axis=2)

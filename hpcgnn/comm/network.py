@@ -234,7 +234,6 @@ def clock_offset(
 
 
 def _first_ranks(hosts: Sequence[str]) -> list[int]:
-    """Return the first rank of each host."""
     return [hosts.index(name) for name in dict.fromkeys(hosts)]
 
 

@@ -165,7 +165,6 @@ def _lack_of_memory(error: BaseException) -> str | None:
 
 
 def _end(world: "Communicator", status: int) -> None:
-    """Abort all ranks if there are several; otherwise return."""
     if world.size > 1:
         world.Abort(status)
 

@@ -47,7 +47,6 @@ def trains_on_restricted_rows(config: Config) -> bool:
 
 
 def _reads(config: Config, section: str) -> bool:
-    """Return whether the task of a configuration reads a section."""
     task = config.train.task
     if section == "sampling":
         # It is not known here whether a user's module samples.

@@ -28,7 +28,7 @@ class Finding:
 
     topic: str
     verdict: str
-    seen: str
+    observation: str
     remedy: str = ""
 
     @classmethod

@@ -110,7 +110,7 @@ class _Case:
     more: Sequence[Tensor] = ()
 
     @property
-    def places(self) -> Tensor:
+    def positions(self) -> Tensor:
         """The number (N,) of each row in the module."""
         return torch.argsort(self.order)
 
@@ -157,7 +157,7 @@ def _of_links(grid: ProcessGrid, saved: SavedModel) -> _Case:
     sources = torch.arange(count)
     targets, relation_numbers = (sources * 7 + 3) % max(count, 1), sources % relations
     scores = model.scorer(case.outputs[sources], case.outputs[targets], relation_numbers)
-    pairs = torch.stack([case.places[sources], case.places[targets]])
+    pairs = torch.stack([case.positions[sources], case.positions[targets]])
     more = [pairs, relation_numbers] if relations > 1 else [pairs]
     return replace(case, outputs=scores, more=more)
 
@@ -168,7 +168,7 @@ def _of_edges(grid: ProcessGrid, saved: SavedModel) -> _Case:
     model, case = _encoded(saved, task.graph, task.make_model)
     edges, _, needed = task.read_all()
     logits, pairs = task.predict(model, case.outputs, needed), edges.edges
-    more = [case.places[torch.from_numpy(np.stack([pairs.sources, pairs.targets]))]]
+    more = [case.positions[torch.from_numpy(np.stack([pairs.sources, pairs.targets]))]]
     if len(task.relations) > 1:
         more.append(torch.from_numpy(pairs.relations))
     if edges.features.shape[1]:
@@ -247,7 +247,7 @@ def _arguments(config: Config, case: _Case, library: str) -> list[Any]:
             if nodes.types is not None:
                 raw = torch.from_numpy(nodes.type_features[number].astype(np.float64))
             # Both are in the order of the store's nodes of the type.
-            tables.append(raw[features.places[order[types == number]]])
+            tables.append(raw[features.part_rows[order[types == number]]])
         inputs: list[Any] = [tables, types]
     else:
         stored_rows = [] if nodes.features is None else [nodes.features.astype(np.float64)]

@@ -66,7 +66,7 @@ class FeatureStorage:
         _flushed(narrowed)
         return tensor
 
-    def chosen(self, features: NodeFeatures, rows: Tensor | None) -> NodeFeatures:
+    def select_rows(self, features: NodeFeatures, rows: Tensor | None) -> NodeFeatures:
         """Return a copy of the features of `rows` (m,) int64, or of all if None.
 
         Raises `InputError` if the disk has no room for it.
@@ -75,7 +75,7 @@ class FeatureStorage:
             return features.clone() if rows is None else features[rows]
         rows = torch.arange(len(features)) if rows is None else rows
         if isinstance(features, TypedRows):
-            return features.chosen(rows, self._taken)
+            return features.select(rows, self._taken)
         return self._taken(features, rows)
 
     def _taken(self, part: Tensor, rows: Tensor) -> Tensor:

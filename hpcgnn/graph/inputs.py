@@ -254,7 +254,7 @@ def make_inputs(
         return parts[0]
     typed = TypedRows.in_order(parts, torch.from_numpy(nodes.types))
     if config.model.embeddings:
-        typed = replace(typed, numbers=typed.places)
+        typed = replace(typed, numbers=typed.part_rows)
     return typed
 
 

@@ -100,8 +100,6 @@ def load_graph(
 
 @dataclass(frozen=True, eq=False)
 class _Operators:
-    """The operators of a rank, see `LocalGraph`."""
-
     aggregations: tuple[Aggregation, ...]
     adjacency: Adjacency | None
     products: Products
@@ -140,7 +138,6 @@ def _operators(
 
 @collective
 def _rows_to_sample(stored: StoredRows, read: ReadMatrix) -> LocalRows:
-    """Return the rows for sampling subgraphs."""
     with stored.context.trace.span("read.rows"):
         (edges, *others), relations = read.rows, None
         if any(a.by_relation for a in read.aggregations):

@@ -343,7 +343,6 @@ class ScaledMatrices:
 
     @collective
     def _scale(self, aggregation: Aggregation) -> DistCSR:
-        """Return the matrix of an aggregation over all nodes."""
         if aggregation.powers is None:
             return self._matrix if self._numbered else self._matrix.with_values(None, None)
         matrix = self._matrix.with_values(None, None) if self._numbered else self._matrix

@@ -111,7 +111,6 @@ class SpectralPositions:
         return x
 
     def _sum(self, rows: FloatArray) -> FloatArray:
-        """Return the sums over the rows of all ranks."""
         sums = self._grid.sum_over_blocks
         return arithmetic().sums_and_count(torch.from_numpy(rows), sums)[:-1]
 

@@ -200,7 +200,6 @@ def _scores(metric: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield section, key and value of each setting."""
     for section, values in config.items():
         if isinstance(values, dict):
             yield from ((section, key, value) for key, value in values.items())

@@ -205,20 +205,20 @@ class MessageOperator(DistributedSpMM):
         return np.bincount(self.targets, minlength=self.shape[0]) + self._degrees_elsewhere
 
     @cached_property
-    def places(self) -> LocalIndices | None:
+    def positions(self) -> LocalIndices | None:
         """(E,) int32 position of each edge of the table; None: edges are in the table's order."""
         return None if self.numbers is None else np.argsort(self.numbers).astype(np.int32)
 
-    def places_in(self, before: "MessageOperator") -> LocalIndices | None:
+    def positions_in(self, before: "MessageOperator") -> LocalIndices | None:
         """Return (E,) int32 edge positions in `before`, of the same or more edges; None: equal."""
         if before is self or (self.numbers is None and before.numbers is None):
             return None
         if self._kept is None or self._kept[0] is not before:
-            places = np.empty(self._num_in_table, np.int32)
+            positions = np.empty(self._num_in_table, np.int32)
             known = slice(None) if before.numbers is None else before.numbers
-            places[known] = np.arange(before.num_edges)
+            positions[known] = np.arange(before.num_edges)
             own = slice(None) if self.numbers is None else self.numbers
-            self._kept = before, places[own]
+            self._kept = before, positions[own]
         return self._kept[1]
 
 

@@ -46,15 +46,15 @@ class EdgeDecoder(nn.Module):
     def forward(
         self,
         ends: tuple[RequestedRows, RequestedRows],
-        places: tuple[LocalIndices, LocalIndices],
+        positions: tuple[LocalIndices, LocalIndices],
         relations_E: Tensor,
         features_EF: Tensor | None,
     ) -> Tensor:
-        """Return (E, outputs) for edges whose sources and targets are at `places` among the rows.
+        """Return (E, outputs) for edges whose sources and targets are at `positions` of the rows.
 
         `ends` is the result of `ends` for the rows; `relations_E` are integers.
         """
-        sources, targets = places
+        sources, targets = positions
         of_relation: Tensor | float = 0.0
         if len(self.relations):
             # The first relation's bias is that of the map.
@@ -83,4 +83,4 @@ def make_edge_model(
     `sizes` are the positional arguments of `EdgeDecoder`, whose weights are drawn from `seed`;
     torch's global generator is not changed.
     """
-    return EdgeModel.drawn(encoder, seed, lambda: EdgeDecoder(*sizes, symmetric=symmetric))
+    return EdgeModel.with_new_head(encoder, seed, lambda: EdgeDecoder(*sizes, symmetric=symmetric))

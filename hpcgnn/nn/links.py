@@ -144,4 +144,4 @@ def make_link_model(
 
     The scorer's weights are drawn from `seed`; torch's global generator is not changed.
     """
-    return LinkModel.drawn(encoder, seed, lambda: SCORERS[scorer](width, num_relations))
+    return LinkModel.with_new_head(encoder, seed, lambda: SCORERS[scorer](width, num_relations))

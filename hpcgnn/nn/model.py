@@ -369,13 +369,15 @@ class EmbeddingModel(EncoderModel):
             self.add_module(self.head, head)
 
     @classmethod
-    def drawn(cls, encoder: NodeModel, seed: int, make_head: Callable[[], nn.Module]) -> Self:
+    def with_new_head(
+        cls, encoder: NodeModel, seed: int, make_head: Callable[[], nn.Module]
+    ) -> Self:
         """Return the model with a head whose weights are drawn from `seed`, equal on all ranks.
 
         torch's global generator is not changed.
         """
         like = next(encoder.parameters())
-        with drawn_from(seed):
+        with weights_from_seed(seed):
             head = make_head()
         return cls(encoder, head.to(like.device, like.dtype))
 
@@ -395,7 +397,7 @@ class EmbeddingModel(EncoderModel):
 
 
 @contextlib.contextmanager
-def drawn_from(seed: int) -> Iterator[None]:
+def weights_from_seed(seed: int) -> Iterator[None]:
     """Draw the weights of modules made inside the block from `seed`, equal on all ranks.
 
     They are drawn in float64, so that all precisions start from the same values. torch's global

@@ -26,7 +26,7 @@ class HeadedModel(EmbeddingModel):
 
 def make_headed_model(encoder: NodeModel, width: int, outputs: int, seed: int) -> HeadedModel:
     """Return the model, equal on all ranks for equal arguments; the map is drawn from `seed`."""
-    return HeadedModel.drawn(encoder, seed, lambda: Linear(width, outputs))
+    return HeadedModel.with_new_head(encoder, seed, lambda: Linear(width, outputs))
 
 
 class MultiTaskModel(EmbeddingModel):

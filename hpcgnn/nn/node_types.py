@@ -62,7 +62,7 @@ class TypedRows:
         For each type, at least one, (n_t, F_t) the features of its nodes; F_t is 0 without any.
     types
         (N,) integer type of each node.
-    places
+    part_rows
         (N,) int64 row of each node in the part of its type.
     numbers
         (N,) int64 number of each node among its rank's nodes of its type, or with `owners` among
@@ -73,7 +73,7 @@ class TypedRows:
 
     parts: tuple[Tensor, ...]
     types: Tensor
-    places: Tensor
+    part_rows: Tensor
     numbers: Tensor | None = None
     owners: VectorOwners | None = None
 
@@ -96,14 +96,14 @@ class TypedRows:
 
     def __getitem__(self, rows: Tensor) -> "TypedRows":
         """Return the rows `rows`, (m,) int64 in any order."""
-        return self.chosen(rows, lambda part, places: part[places])
+        return self.select(rows, lambda part, part_rows: part[part_rows])
 
-    def chosen(self, rows: Tensor, take: Callable[[Tensor, Tensor], Tensor]) -> "TypedRows":
+    def select(self, rows: Tensor, take: Callable[[Tensor, Tensor], Tensor]) -> "TypedRows":
         """Return the rows `rows`, (m,) int64; `take` selects rows (k,) of a part."""
-        parts = [take(part, places) for part, places, _ in self.by_type(rows)]
+        parts = [take(part, part_rows) for part, part_rows, _ in self.by_type(rows)]
         numbers = None if self.numbers is None else self.numbers[rows]
-        chosen = TypedRows.in_order(parts, self.types[rows])
-        return replace(chosen, numbers=numbers, owners=self.owners)
+        selected = TypedRows.in_order(parts, self.types[rows])
+        return replace(selected, numbers=numbers, owners=self.owners)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -113,7 +113,7 @@ class TypedRows:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors."""
-        return sum(array.nbytes for array in (*self.parts, self.types, self.places))
+        return sum(array.nbytes for array in (*self.parts, self.types, self.part_rows))
 
     @cached_property
     def rows(self) -> tuple[Tensor, ...]:
@@ -122,13 +122,13 @@ class TypedRows:
         for number, part in enumerate(self.parts):
             rows = _rows_of(self.types, number)
             ordered = torch.empty(len(part), dtype=torch.int64, device=rows.device)
-            ordered[self.places[rows]] = rows
+            ordered[self.part_rows[rows]] = rows
             tables.append(ordered)
         return tuple(tables)
 
     def by_type(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield for each type its part, and the places in it and the indices of its `rows`."""
-        types, positions = self.types[rows], self.places[rows]
+        """Yield for each type its part, and the rows in it and the indices of its `rows`."""
+        types, positions = self.types[rows], self.part_rows[rows]
         for number, part in enumerate(self.parts):
             rows_of_type = _rows_of(types, number)
             yield part, positions[rows_of_type], rows_of_type
@@ -137,8 +137,8 @@ class TypedRows:
         """Return the rows in the memory of a device, without a copy if they are there already."""
         parts = tuple(part.to(device) for part in self.parts)
         numbers = None if self.numbers is None else self.numbers.to(device)
-        types, places = self.types.to(device), self.places.to(device)
-        return TypedRows(parts, types, places, numbers, self.owners)
+        types, part_rows = self.types.to(device), self.part_rows.to(device)
+        return TypedRows(parts, types, part_rows, numbers, self.owners)
 
     def clone(self) -> "TypedRows":
         """Return rows with a copy of the features."""
@@ -209,10 +209,10 @@ class InputLayers(nn.Module):
             rows = x.rows[int(number)]
             numbers = x.numbers[rows]
             if x.owners is None:
-                chosen = vectors.index_select(0, numbers)
+                rows_of_nodes = vectors.index_select(0, numbers)
             else:
-                chosen = x.owners.fetch(vectors, int(number), numbers.cpu().numpy())
-            out.index_add_(0, rows, chosen.to(out.dtype))
+                rows_of_nodes = x.owners.fetch(vectors, int(number), numbers.cpu().numpy())
+            out.index_add_(0, rows, rows_of_nodes.to(out.dtype))
         return out
 
 

@@ -20,7 +20,7 @@ from hpcgnn.autograd import (
     sum_of_graphs,
 )
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, drawn_from
+from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, weights_from_seed
 from hpcgnn.spmd import collective
 
 _LAYER = -2
@@ -105,6 +105,6 @@ def make_graph_model(
     All weights after the encoder are drawn from `seed`; torch's global generator is not changed.
     """
     like = next(encoder.parameters())
-    with drawn_from(seed):
+    with weights_from_seed(seed):
         readout_module, head = READOUTS[readout](width), Linear(width, num_classes)
     return GraphModel(encoder, readout_module, head, dropout).to(like.device, like.dtype)

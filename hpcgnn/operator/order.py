@@ -142,7 +142,6 @@ def _relation_costs(
 
 
 def _read(size: OperatorSize, width: int) -> float:
-    """Return the cost of a product with rows of `width` columns."""
     return (size.num_entries * _GATHERED_VALUE + size.num_moved * _MOVED_VALUE) * width
 
 

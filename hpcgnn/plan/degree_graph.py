@@ -373,7 +373,6 @@ _PAIRS = 1 << 20
 
 
 def _pieces(blocks: int) -> Iterator[slice]:
-    """Yield the range of readers of each piece."""
     step = max(_PAIRS // blocks, 1)
     for start in range(0, blocks, step):
         yield slice(start, min(start + step, blocks))
@@ -433,7 +432,6 @@ def _united(
 
 
 def _chosen(config: Config, shape: Shape) -> list[Edges]:
-    """Return the relations that a configuration trains on."""
     names = [edge_type.name for edge_type in shape.edges]
     for name in config.graph.relations:
         if name not in names:

@@ -348,8 +348,6 @@ class _Work:
 
 
 class _Messages:
-    """The cost of the exchanges of some ranks."""
-
     def __init__(
         self, traffic: Mapping[PatternKey, Traffic], ranks: Ranks, network: Network
     ) -> None:

@@ -117,23 +117,23 @@ class Boxes:
         return tuple(map(len, self.lengths))
 
     @cached_property
-    def places(self) -> Array:
+    def coordinates(self) -> Array:
         """(axes, boxes) int64 positions of the boxes in the grid of boxes."""
         return np.indices(self.cuts).reshape(len(self.cuts), -1)
 
-    def sides(self, places: Array) -> Array:
+    def sides(self, coordinates: Array) -> Array:
         """Return (axes, m) int64 the side lengths in nodes of the boxes at positions (axes, m)."""
-        pairs = zip(self.lengths, places, strict=True)
+        pairs = zip(self.lengths, coordinates, strict=True)
         return np.stack([np.array(lengths)[place] for lengths, place in pairs])
 
-    def numbers(self, places: Array) -> Array:
+    def numbers(self, coordinates: Array) -> Array:
         """Return (m,) the numbers of the boxes at positions (axes, m)."""
-        return np.asarray(np.ravel_multi_index(tuple(places), self.cuts))
+        return np.asarray(np.ravel_multi_index(tuple(coordinates), self.cuts))
 
     @cached_property
     def starts(self) -> Offsets:
         """(boxes + 1,) int64 the first rows of the boxes."""
-        return np.append(0, np.cumsum(self.sides(self.places).prod(axis=0)))
+        return np.append(0, np.cumsum(self.sides(self.coordinates).prod(axis=0)))
 
     @cached_property
     def small(self) -> "Boxes":
@@ -158,13 +158,13 @@ class Boxes:
     def kinds(self) -> Array:
         """(axes, boxes) int64 position in the small grid of the box of the same kind."""
         cuts, last = (np.array(boxes.cuts)[:, None] - 1 for boxes in (self, self.small))
-        return np.where(self.places == cuts, last, np.minimum(self.places, 1))
+        return np.where(self.coordinates == cuts, last, np.minimum(self.coordinates, 1))
 
     def rows(self) -> GlobalIndices:
         """Return (nodes,) int64 the row of each node: box after box, each in C order."""
         of_axis = [np.repeat(np.arange(len(axis)), axis) for axis in self.lengths]
-        places = np.stack([axis.reshape(-1) for axis in np.meshgrid(*of_axis, indexing="ij")])
-        order = np.argsort(self.numbers(places), kind="stable")
+        coordinates = np.stack([axis.reshape(-1) for axis in np.meshgrid(*of_axis, indexing="ij")])
+        order = np.argsort(self.numbers(coordinates), kind="stable")
         numbers = np.empty(len(order), np.int64)
         numbers[order] = np.arange(len(order))
         return numbers
@@ -280,11 +280,11 @@ class MeshSurvey(Survey):
         between = np.zeros((2, small.starts.size - 1, small.starts.size - 1), np.int64)
         for known in counted.pieces():
             between[:, known.readers, known.owners] = known.fetched[0], known.pushed[0]
-        sizes = boxes.sides(boxes.places) / small.sides(boxes.kinds)
+        sizes = boxes.sides(boxes.coordinates) / small.sides(boxes.kinds)
         pairs = [np.empty((4, 0), np.int64)]
         for step in itertools.product((-1, 0, 1), repeat=len(boxes.cuts)):
             direction = np.array(step)[:, None]
-            owners = boxes.places + direction
+            owners = boxes.coordinates + direction
             is_there = ((owners >= 0) & (owners < np.array(boxes.cuts)[:, None])).all(axis=0)
             readers = np.flatnonzero(is_there)
             kinds = boxes.kinds[:, readers]

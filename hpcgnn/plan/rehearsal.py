@@ -382,7 +382,6 @@ def _epoch(
 
 
 def _since(began_s: float, moves: Moves) -> Moves:
-    """Return moves with times relative to `began_s`."""
     return in_turn([((), -began_s), (moves, 0.0)])
 
 

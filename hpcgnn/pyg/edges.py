@@ -327,7 +327,6 @@ class EdgeShare(RowShare):
 
 
 def _rows_of(types: Mapping[Hashable, GlobalIndices], node_type: Hashable) -> slice:
-    """Return the rows of a type among those of all types."""
     start = 0
     for name, ids in types.items():
         if name == node_type:

@@ -80,7 +80,6 @@ def read_types(grid: ProcessGrid, path: str) -> Any:
 
 
 def _empty() -> Any:
-    """Return an empty `HeteroData`."""
     try:
         return import_module("torch_geometric.data").HeteroData()
     except ModuleNotFoundError as error:
@@ -90,7 +89,6 @@ def _empty() -> Any:
 
 
 def _of_nodes(nodes: NodeBlock, part: GlobalIndices) -> dict[str, torch.Tensor]:
-    """Return the tensors of the nodes of a type, except features."""
     columns = {"n_id": nodes.original_id[part]}
     if nodes.labels is not None:
         columns["y"] = nodes.labels[part].astype(np.int64)

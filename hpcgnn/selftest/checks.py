@@ -37,7 +37,6 @@ _SAMPLED: Mapping[str, Mapping[str, Any]] = {
 
 
 def _tables(tables: Mapping[str, Mapping[str, Any]], store: Path) -> dict[str, dict[str, Any]]:
-    """Return a configuration of a short run on a store."""
     train = {"epochs": 2, "dtype": "float64", "evaluate_every": 2, **tables.get("train", {})}
     model = {"hidden": 8, **tables.get("model", {})}
     others = {name: dict(table) for name, table in tables.items()}
@@ -265,7 +264,6 @@ def rates(fixtures: Fixtures) -> Iterable[Finding]:
 
 
 def _fastest(work: Callable[[], object], times: int = 5) -> float:
-    """Return the seconds of the fastest of several calls."""
     seconds = []
     for _ in range(times):
         began = time.perf_counter()

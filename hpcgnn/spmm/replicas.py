@@ -182,7 +182,6 @@ class ReplicaSum:
     def _move(
         self, plan: CommPlan, rows: Array, sent: LocalIndices, num_arriving: int, *, forward: bool
     ) -> Array:
-        """Send the rows `sent` and return those that arrive."""
         carrier, stage = self._carrier, plan.everything
         packed, arrived = (
             carrier.take((count, rows.shape[1]), rows.dtype) for count in (len(sent), num_arriving)

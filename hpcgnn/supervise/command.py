@@ -45,7 +45,7 @@ class Supervisor:
         known = self._checkpoints()
         while True:
             start, starts = self._next_start(), starts + 1
-            ranks_text = f"{number(start.ranks, 'rank')} on {start.places['hosts']}"
+            ranks_text = f"{number(start.ranks, 'rank')} on {start.values['hosts']}"
             report(f"supervise: start {starts}: {ranks_text}")
             began = time.monotonic()
             status = self._start(self._template.command(start))
@@ -124,7 +124,6 @@ class Supervisor:
         return not self._run or Path(self._run, "summary.json").is_file()
 
     def _checkpoints(self) -> set[str]:
-        """Return the names of the existing checkpoints."""
         folder = Path(self._run or "", "checkpoints")
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         return {name for name in names if _CHECKPOINT.fullmatch(name)}

@@ -10,7 +10,7 @@ from hpcgnn.errors import InputError
 ANSWER = "hpcgnn-answers"
 """The word that a host prints in answer to a ping."""
 
-_PLACE = re.compile(r"\{(hosts|slots|nodes|ranks|per_host)\}")
+_PLACEHOLDER = re.compile(r"\{(hosts|slots|nodes|ranks|per_host)\}")
 _PROGRAM = re.compile(r"hpcgnn|python[\d.]*")
 _SAYS_HOSTS = ("{hosts}", "{slots}")
 
@@ -24,7 +24,7 @@ class Start:
     ranks_per_host: int
 
     @property
-    def places(self) -> dict[str, str]:
+    def values(self) -> dict[str, str]:
         """Return the text for each placeholder of a template."""
         per_host = self.ranks_per_host
         counts = [min(per_host, self.ranks - n * per_host) for n in range(len(self.hosts))]
@@ -81,5 +81,5 @@ class Template:
 
 
 def _filled(words: Sequence[str], start: Start) -> list[str]:
-    places = start.places
-    return [_PLACE.sub(lambda match: places[match[1]], word) for word in words]
+    values = start.values
+    return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]

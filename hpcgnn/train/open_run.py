@@ -276,7 +276,6 @@ def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Con
 
 @collective
 def _record_clock(grid: ProcessGrid, trace: TraceRecorder) -> None:
-    """Record the offset of this rank's trace clock from that of rank 0."""
     with trace.span("wait.pings"):
         offset = clock_offset(grid.world, grid.host_names)
         shift = offset.offset_ns + trace.origin_ns - bcast(grid.world, trace.origin_ns)

@@ -137,7 +137,6 @@ def _gradients(parameters: list[Tensor]) -> list[Tensor]:
 
 
 def _decay_groups(model: TrainableModule, config: TrainConfig) -> list[tuple[float, list[Tensor]]]:
-    """Return groups of parameters with their weight decay."""
     decay = config.weight_decay
     if config.weight_decay_layers == "all":
         return [(decay, list(model.parameters()))]

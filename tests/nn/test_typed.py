@@ -206,7 +206,7 @@ def test_places_may_lie_in_any_order() -> None:
     turned = TypedRows(
         tuple(part.flip(0) for part in rows.parts),
         rows.types,
-        torch.tensor([len(rows.parts[t]) - 1 for t in rows.types]) - rows.places,
+        torch.tensor([len(rows.parts[t]) - 1 for t in rows.types]) - rows.part_rows,
     )
     layers = InputLayers(WIDTHS, 4).double()
     torch.testing.assert_close(layers(turned), layers(rows))

@@ -164,7 +164,7 @@ def test_copies_equal_what_they_are_of(
     some = torch.arange(0, shape[0], 2)
     typed = TypedRows.in_order([kept], torch.zeros(shape[0], dtype=torch.uint8))
     for places in (some, None):
-        copy, of_type = room.chosen(kept, places), room.chosen(typed, places)
+        copy, of_type = room.select_rows(kept, places), room.select_rows(typed, places)
         assert torch.equal(copy, kept if places is None else kept[places])
         assert torch.equal(of_type.parts[0], copy)
         copy += 1

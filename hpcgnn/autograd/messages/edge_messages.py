@@ -83,7 +83,7 @@ class EdgeInputs:
 
     def in_store_order(self, rows: Tensor) -> Tensor:
         """Return rows (E, any width) of the edges in the order of the store."""
-        positions = self.operator.places
+        positions = self.operator.positions
         return rows if positions is None else take_rows(rows, positions)
 
     @property
@@ -101,7 +101,7 @@ class EdgeInputs:
 
         With active sets, that layer has more edges.
         """
-        positions = self.operator.places_in(before.operator)
+        positions = self.operator.positions_in(before.operator)
         return states if positions is None else take_rows(states, positions)
 
 

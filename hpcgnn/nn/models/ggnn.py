@@ -20,7 +20,7 @@ from hpcgnn.autograd import DropoutKey, aggregate, dropout, memory_of, typed_lin
 from hpcgnn.autograd.band import TorchBand
 from hpcgnn.banded import BandedOperator, Supergraph, Supernodes, TypedEdges, TypedPairs, held_edges
 from hpcgnn.errors import InputError
-from hpcgnn.nn.model import TrainableModule, drawn_from
+from hpcgnn.nn.model import TrainableModule, weights_from_seed
 from hpcgnn.trace import TraceRecorder
 
 PropagatorName = Literal["sparse", "banded", "hybrid"]
@@ -217,7 +217,7 @@ def make_ggnn(shape: GGNNShape, *, seed: int, dtype: torch.dtype) -> GGNN:
     Its weights are drawn in float64, so both start from the same values; torch's global generator
     is not changed.
     """
-    with drawn_from(seed):
+    with weights_from_seed(seed):
         model = GGNN(shape)
     return model.to(dtype)
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
-from hpcgnn.nn.model import UNKNOWN, GraphView, LayerView, ModelShape, drawn_from
+from hpcgnn.nn.model import UNKNOWN, GraphView, LayerView, ModelShape, weights_from_seed
 from hpcgnn.nn.models.pyg import SIZES, ModuleModel, derived
 from hpcgnn.operator import Aggregation
 from hpcgnn.pyg import Call, Pattern, RowShare, builtin_layers, distributed, mark_rows, prepare
@@ -145,7 +145,7 @@ def _is_by_row(norm: nn.Module) -> bool:
 
 def _module(model: type[ModuleModel], shape: ModelShape) -> nn.Module:
     """Return a module of a shape, for inspection."""
-    with drawn_from(0):
+    with weights_from_seed(0):
         return model(shape, directed=False).module
 
 

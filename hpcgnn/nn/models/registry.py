@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hpcgnn.errors import InputError
-from hpcgnn.nn.model import Model, ModelShape, NodeModel, drawn_from
+from hpcgnn.nn.model import Model, ModelShape, NodeModel, weights_from_seed
 from hpcgnn.nn.models.appnp import APPNP
 from hpcgnn.nn.models.gat import GAT, GATv2
 from hpcgnn.nn.models.gatedgcn import GatedGCN
@@ -104,7 +104,7 @@ def make_model(
     kind = find_model(name)
     kind.check(shape)
     try:
-        with drawn_from(seed):
+        with weights_from_seed(seed):
             body = kind(shape, directed=directed)
             types = shape.type_features
             model: NodeModel = TypedModel(types, body) if types else body

@@ -104,7 +104,6 @@ class StageColumns:
         return values
 
     def _kinds(self, block: LocalCSR, index: int) -> Kinds | None:
-        """Return the relations of the columns of a stage."""
         kinds = block.kinds
         if kinds is None:
             return None

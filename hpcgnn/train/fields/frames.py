@@ -48,7 +48,7 @@ class RowColumns:
     inputs: tuple[str, ...]
 
     @cached_property
-    def places(self) -> dict[str, slice]:
+    def slices(self) -> dict[str, slice]:
         """The slice of a frame's columns that each field has."""
         ends = np.cumsum([0, *(field.num_columns for field in self.fields)]).tolist()
         return {
@@ -75,7 +75,7 @@ class RowColumns:
     def read(self) -> LocalIndices:
         """The columns that the model reads, in the order of `inputs`."""
         columns = np.arange(self.width, dtype=np.int32)
-        return np.concatenate([columns[:0], *(columns[self.places[name]] for name in self.inputs)])
+        return np.concatenate([columns[:0], *(columns[self.slices[name]] for name in self.inputs)])
 
     @property
     def num_read(self) -> int:
@@ -168,7 +168,7 @@ class FrameReader:
 
         def read(columns: RowColumns, span: tuple[int, int], dtype: np.dtype[Any]) -> FloatArray:
             frame: FloatArray = np.empty((span[1] - span[0], columns.width), dtype)
-            for name, field_columns in columns.places.items():
+            for name, field_columns in columns.slices.items():
                 frame[:, field_columns] = self.store.read_field(name, step, *span)
             return frame
 
@@ -183,7 +183,7 @@ class FrameReader:
         def find(columns: RowColumns, span: tuple[int, int]) -> Mask:
             absent = np.ones((span[1] - span[0], columns.num_predicted), np.bool_)
             for field in columns.targets:
-                part = absent[:, columns.places[field.name]]
+                part = absent[:, columns.slices[field.name]]
                 for step in range(len(self.store.times)):
                     if not part.any():
                         break

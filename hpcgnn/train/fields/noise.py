@@ -33,13 +33,13 @@ class Noise:
         # Above 2^32 nodes the products wrap around: two of 2^64 edges may draw the same noise.
         return cls(size, ByRows(node_ids, edge_ends[:, 0] * num_nodes + edge_ends[:, 1]))
 
-    def drawn(self, widths: ByRows[int], key: DropoutKey, frame: int) -> Frame:
+    def draw(self, widths: ByRows[int], key: DropoutKey, frame: int) -> Frame:
         """Return the float64 noise that is added to the first `widths` columns read of a frame."""
 
-        def draw(numbers: GlobalIndices, width: int, offset: int) -> torch.Tensor:
+        def draw_rows(numbers: GlobalIndices, width: int, offset: int) -> torch.Tensor:
             return self.size * torch.from_numpy(normal(numbers, width, key.at(offset + frame)))
 
-        return self.numbers.map(draw, widths, PLACES)
+        return self.numbers.map(draw_rows, widths, PLACES)
 
 
 def normal(numbers: GlobalIndices, width: int, key: DropoutKey) -> FloatArray:

@@ -55,7 +55,7 @@ def _report_absent(objective: FieldObjective, store: str) -> None:
     missing = []
     for columns, absent in zip(series.columns.rows, series.absent, strict=True):
         for field in columns.targets:
-            count = layer.allreduce(int(absent[:, columns.places[field.name]].any(1).sum()))
+            count = layer.allreduce(int(absent[:, columns.slices[field.name]].any(1).sum()))
             what = "edges" if field.of_edges else "nodes"
             missing += [f"{field.name} of {count:,} {what}"] if count else []
     if missing and objective.grid.rank == 0:

@@ -177,5 +177,4 @@ class Rollouts:
 
 
 def _targets(dynamics: Dynamics, frame: Frame) -> Frame:
-    """Return the predicted columns of a frame."""
     return dynamics.rows.map(lambda rows, frame: frame[:, : rows.width], frame)

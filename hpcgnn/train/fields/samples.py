@@ -160,7 +160,7 @@ class _Choosable:
     types: Tensor | None = None
     type_names: tuple[str, ...] = ()
 
-    def chosen(self, names: tuple[str, ...]) -> Tensor:
+    def mask(self, names: tuple[str, ...]) -> Tensor:
         """Return the mask (count,) of the rows that `names` choose; raises `InputError`."""
         chosen, rows = torch.zeros(self.count, dtype=torch.bool), None
         for name in names:
@@ -204,4 +204,4 @@ def _fixed_rows(
         lambda: store.read_edge_data(*rows).features,
         store.edge_feature_names,
     )
-    return ByRows(nodes.chosen(options.fixed), edges.chosen(options.edge_fixed))
+    return ByRows(nodes.mask(options.fixed), edges.mask(options.edge_fixed))

@@ -157,7 +157,7 @@ class Stepper:
         return {
             name: rows[:, field_columns].double().numpy().copy()
             for columns, rows in zip(self._objective.series.columns.rows, frame, strict=True)
-            for name, field_columns in columns.places.items()
+            for name, field_columns in columns.slices.items()
         }
 
     @collective

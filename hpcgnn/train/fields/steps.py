@@ -83,7 +83,7 @@ class Unroller:
         for index in range(self._history):
             frame = self.dynamics.filled(sample.at(index))
             if self._noise is not None and key is not None:
-                drawn = self._noise.drawn(rows.map(lambda row: len(row.read)), key, index)
+                drawn = self._noise.draw(rows.map(lambda row: len(row.read)), key, index)
                 frame = rows.map(RowDynamics.moved, frame, drawn)
             frames.append(frame)
         return frames
@@ -155,7 +155,7 @@ class Unroller:
             {
                 name: rows[:, field_columns]
                 for row_columns, rows in zip(columns, frame, strict=True)
-                for name, field_columns in row_columns.places.items()
+                for name, field_columns in row_columns.slices.items()
                 if field_columns.stop <= rows.shape[1]
             }
             for frame in (raw, last, values)

@@ -105,7 +105,7 @@ class GraphBatches(StepInput):
         return _BatchOfGraphs(np.sort(own_positions), len(positions), seeds)
 
     def _induce(self, batch: "_BatchOfGraphs") -> Subgraph:
-        pieces = [self._nodes[self._starts[i] : self._starts[i + 1]] for i in batch.places]
+        pieces = [self._nodes[self._starts[i] : self._starts[i + 1]] for i in batch.positions]
         nodes = np.sort(np.concatenate([np.zeros(0, np.int32), *pieces]))
         return Subgraph(0, nodes, induce(self._graph.edges, nodes), None, None)
 
@@ -113,7 +113,7 @@ class GraphBatches(StepInput):
     def prepare(self, drawn: tuple["_BatchOfGraphs", Subgraph]) -> StepData:
         batch, subgraph = drawn
         graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes])
-        labels = self._labels[torch.from_numpy(batch.places)]
+        labels = self._labels[torch.from_numpy(batch.positions)]
         features = self.views.features(subgraph.nodes, batch.seeds)
         put = self.views.context.device.put
         return StepData(graph, features, put(labels), batch.size)
@@ -123,7 +123,7 @@ class GraphBatches(StepInput):
 class _BatchOfGraphs:
     """A rank's graphs of a batch, as positions among the training graphs, and the batch's size."""
 
-    places: GlobalIndices
+    positions: GlobalIndices
     size: int
     seeds: tuple[int, int]
 

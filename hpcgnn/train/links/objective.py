@@ -215,7 +215,6 @@ class LinkObjective(SingleObjective):
 
     @collective
     def _loss(self, scores: LinkScores) -> float:
-        """Return the mean loss over the edges of all ranks."""
         loss = LINK_LOSSES[self._options.loss]
         edges, wrong = torch.from_numpy(scores.edges), torch.from_numpy(scores.wrong)
         loss_here = float(loss(edges, wrong, self._options.margin))
@@ -233,7 +232,6 @@ def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
 
 @collective
 def _count(grid: ProcessGrid, links: Links) -> dict[str, int]:
-    """Return the number of edges of each share over all ranks."""
     return {name: int(grid.layer.allreduce(len(links.shares[name]))) for name in SHARES}
 
 

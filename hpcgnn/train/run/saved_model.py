@@ -106,7 +106,7 @@ class SavedModel:
         scales_nodes, scales_edges = (
             how == "standard" for how in (graph.normalize_features, graph.normalize_edge_features)
         )
-        kept = {
+        scales = {
             name: tensor
             for name, tensor in self.checkpoint.features.items()
             if (scales_edges if Scales.is_of_edges(name) else scales_nodes and _of_features(name))
@@ -119,7 +119,7 @@ class SavedModel:
             }
         # The number of edge features is checked when the store is read, and so is that of node
         # features beside the columns of fields, which `facts` counts too.
-        names = {name.rpartition(".")[0] for name in kept}
+        names = {name.rpartition(".")[0] for name in scales}
         widths |= dict.fromkeys(name for name in names if of_fields or Scales.is_of_edges(name))
         expected = {
             f"{name}.{field}".lstrip("."): (torch.float64, (width,))
@@ -127,8 +127,8 @@ class SavedModel:
             if width != 0
             for field in ("mean", "deviation")
         }
-        check_tensors(self.checkpoint, "features", kept, expected)
-        return Scales.from_tensors(kept)
+        check_tensors(self.checkpoint, "features", scales, expected)
+        return Scales.from_tensors(scales)
 
     @collective
     def model(self, grid: ProcessGrid, make: Callable[[int], _Model]) -> _Model:
@@ -284,7 +284,6 @@ def _check_weights(run: Path, config: Config, checkpoint: Checkpoint) -> None:
 def _newest(
     run: Path, seed: int | None, trusted: Collection[str] | None
 ) -> tuple[Config, Checkpoint]:
-    """Return the configuration of a run and the newest checkpoint of a seed."""
     if not (run / "config.toml").is_file():
         runs = sorted(run.glob("split-*/config.toml"))
         if runs:
@@ -296,9 +295,9 @@ def _newest(
     config = load_config(run / "config.toml", trusted=trusted)
     newest = {seed: path for seed, _, path in checkpoint_paths(run / "checkpoints")}
     if seed is None and newest:
-        kept = {number: _kept_metrics(path) for number, path in newest.items()}
-        metric = config.train.metric or _usual_metric(config, kept.values())
-        values = {number: metrics.get(f"valid_{metric}") for number, metrics in kept.items()}
+        metrics = {number: _kept_metrics(path) for number, path in newest.items()}
+        metric = config.train.metric or _usual_metric(config, metrics.values())
+        values = {number: row.get(f"valid_{metric}") for number, row in metrics.items()}
         seed = best_seed(values, metric)
     if seed is None or seed not in newest:
         available = f"it has seeds {sorted(newest)}" if newest else "train first"
@@ -329,11 +328,11 @@ def _kept_metrics(checkpoint: Path) -> dict[str, float]:
     return state["kept"]["metrics"]
 
 
-def _usual_metric(config: Config, kept: Collection[Mapping[str, float]]) -> str:
+def _usual_metric(config: Config, metrics: Collection[Mapping[str, float]]) -> str:
     """Return the metric of the run's first task, which is in the metrics of any kept model."""
     first = "" if len(config.train.tasks) == 1 else f"{config.train.tasks[0]}_"
     names = [f"{first}{metric}" for metric in ("mrr", "r2", "micro_f1", "accuracy")]
-    known = set().union(*kept)
+    known = set().union(*metrics)
     return next((name for name in names if f"valid_{name}" in known), "")
 
 
@@ -379,7 +378,7 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel) -> LocalGraph:
 def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
     directed = not (store.undirected or config.graph.undirected)
     aggregations = find_model(config.model.name).aggregations
-    for what, stored, expected in (
+    for quantity, stored, expected in (
         (
             "features a node",
             store.num_features + config.graph.num_structural,
@@ -412,32 +411,32 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
             trained.relations,
         ),
     ):
-        require_equal(store.path, what, stored, expected)
-    for what, stored, expected in (
+        require_equal(store.path, quantity, stored, expected)
+    for quantity, stored, expected in (
         ("feature", store.feature_names, trained.feature_names),
         ("feature of edges", store.edge_feature_names, trained.edge_feature_names),
     ):
         # Other names may be new names of the same columns.
         if sorted(stored) == sorted(expected):
-            _require_same_order(store.path, what, stored, expected)
+            _require_same_order(store.path, quantity, stored, expected)
     if not trained.targets and config.train.task not in multi_task.OF_PAIRS and store.num_classes:
         _require_same_order(store.path, "class", store.class_names, trained.class_names)
 
 
 def _require_same_order(
-    store: str | Path, what: str, stored: Sequence[str], expected: Sequence[str]
+    store: str | Path, quantity: str, stored: Sequence[str], expected: Sequence[str]
 ) -> None:
     """Raise `InputError` for the first name that differs, unless one of them has no names."""
     if not stored or not expected:
         return
-    for place, (name, trained) in enumerate(zip(stored, expected, strict=True)):
-        require_equal(store, f"{what} {place}", repr(name), repr(trained))
+    for number, (name, trained) in enumerate(zip(stored, expected, strict=True)):
+        require_equal(store, f"{quantity} {number}", repr(name), repr(trained))
 
 
-def require_equal(store: str | Path, what: str, stored: object, expected: object) -> None:
+def require_equal(store: str | Path, quantity: str, stored: object, expected: object) -> None:
     """Raise `InputError` if a property of a graph is not the one that a model was trained with."""
     if stored != expected:
         raise InputError(
-            f"{store} does not fit the model: {what} {stored}, but it was trained with {expected}; "
-            "convert the graph like the one it was trained on"
+            f"{store} does not fit the model: {quantity} {stored}, but it was trained with "
+            f"{expected}; convert the graph like the one it was trained on"
         )

@@ -90,7 +90,6 @@ def fetch_features(
 
 @collective
 def _fetch(rows: Tensor, request: RowRequest) -> Tensor:
-    """Return the requested rows of a table."""
     if isinstance(rows, SparseFeatures):
         stored = rows.matrix
         assert stored.values is not None
@@ -109,7 +108,7 @@ def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offs
     counts = np.array([len(part) for part in features.parts], np.int64)
     ends = np.cumsum(grid.layer.allgather(counts), axis=0, dtype=np.int64)
     starts = np.concatenate([np.zeros((1, len(counts)), np.int64), ends])
-    return starts[grid.layer.rank][features.types.numpy()] + features.places.numpy(), starts
+    return starts[grid.layer.rank][features.types.numpy()] + features.part_rows.numpy(), starts
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

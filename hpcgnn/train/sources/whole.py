@@ -92,7 +92,7 @@ class WholeSource(Source):
             with agree(graph.grid.world):
                 if self._train_features is graph.features:
                     # Copy the features: evaluation reads the labels that training hides.
-                    self._train_features = self._storage.chosen(graph.features, None)
+                    self._train_features = self._storage.select_rows(graph.features, None)
             self._hidden_labels = HiddenLabels(
                 self._train_features,
                 rows_in_features,
@@ -119,7 +119,7 @@ class WholeSource(Source):
             self._train_view = self._train_view.of_graphs(members.of_nodes(trained))
         with agree(graph.grid.world):
             if len(active.inputs) < graph.row_map.num_local:
-                self._train_features = self._storage.chosen(graph.features, active.inputs)
+                self._train_features = self._storage.select_rows(graph.features, active.inputs)
         return torch.searchsorted(active.inputs, train_rows)
 
 
