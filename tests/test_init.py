@@ -17,7 +17,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeData, GraphArrays, SeriesArrays, store_from_arrays
-from hpcgnn.train import first_config
+from hpcgnn.train import init_config
 
 COMMAND = find_command("init")
 
@@ -152,7 +152,7 @@ def test_jobs_are_written_for_this_environment(
     assert "hidden = 128" in (tmp_path / "jobs" / "configs" / "quickstart.toml").read_text()
     with pytest.raises(InputError, match="jobs: exists already"):
         run(monkeypatch, "--jobs")
-    monkeypatch.setattr(first_config.shutil, "copytree", full)
+    monkeypatch.setattr(init_config.shutil, "copytree", full)
     shutil.rmtree("jobs")
     with pytest.raises(InputError, match=r"jobs: cannot be written .*No space left"):
         run(monkeypatch, "--jobs")

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, are_joined, bcast
 from hpcgnn.config.config import Config
-from hpcgnn.config.features import features_of
+from hpcgnn.config.run_features import features_of
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.read_edges import read_matrix
 from hpcgnn.graph.stored_rows import StoredRows

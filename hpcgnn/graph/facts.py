@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from hpcgnn.config.config import Config
-from hpcgnn.config.features import trains_on_restricted_rows
+from hpcgnn.config.run_features import trains_on_restricted_rows
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.nn import ModelShape, find_model
 from hpcgnn.storage import FieldInfo, GraphStore, NodeBlock, NodeType

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.config.config import Config
-from hpcgnn.config.features import changes, features_of, show
+from hpcgnn.config.run_features import changes, features_of, show
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import check_features, node_types_of, num_edge_features, typed_nodes

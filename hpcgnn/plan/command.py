@@ -14,8 +14,8 @@ import numpy as np
 from hpcgnn.comm import Network, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.config.features import samples, show
 from hpcgnn.config.file import config_of
+from hpcgnn.config.run_features import samples, show
 from hpcgnn.console import Progress, number, print_json, print_table, report, start_of
 from hpcgnn.errors import InputError
 from hpcgnn.nn import find_model

@@ -33,7 +33,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.pyg.edges import Index
-from hpcgnn.pyg.marks import axis_of, mark
+from hpcgnn.pyg.row_axis import axis_of, mark
 from hpcgnn.spmd import collective
 from hpcgnn.typing import LocalIndices
 

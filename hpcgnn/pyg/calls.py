@@ -11,8 +11,8 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
 from hpcgnn.pyg.builtin_layers import ViewOf, run_on_operators
 from hpcgnn.pyg.edges import Edges, EdgeShare, Index, RowShare
-from hpcgnn.pyg.marks import mark
-from hpcgnn.pyg.mode import OverRanks
+from hpcgnn.pyg.row_axis import mark
+from hpcgnn.pyg.torch_function_mode import OverRanks
 from hpcgnn.pyg.unsupported_layers import check_layers
 
 _Module = TypeVar("_Module", bound=nn.Module)

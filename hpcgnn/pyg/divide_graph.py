@@ -17,7 +17,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.messages import MessageOperator
 from hpcgnn.partition import CSRGraph, Partition, part_graph
 from hpcgnn.pyg.edges import EdgeShare
-from hpcgnn.pyg.marks import mark
+from hpcgnn.pyg.row_axis import mark
 from hpcgnn.sparse import DistCSR, EdgeRows, EdgeTable, PatternRows
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import make_exchange

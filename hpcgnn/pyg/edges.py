@@ -1,7 +1,7 @@
 """The edges of a rank in the form that modules of one process take, (2, E), and index tensors.
 
-Only `hpcgnn.pyg.mode` can read the numbers of `Edges` and `Sources`: elsewhere, the index of a row
-that another rank owns would be out of range or mean another node.
+Only `hpcgnn.pyg.torch_function_mode` can read the numbers of `Edges` and `Sources`: elsewhere, the
+index of a row that another rank owns would be out of range or mean another node.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from hpcgnn.comm import allreduce_max, allreduce_sum
 from hpcgnn.errors import InputError
 from hpcgnn.messages import MessageOperator, source_places
 from hpcgnn.pyg.ghosts import take_home, with_ghosts
-from hpcgnn.pyg.marks import Axis, axis_of, kind_of, mark, rows_of
+from hpcgnn.pyg.row_axis import Axis, axis_of, kind_of, mark, rows_of
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices
 

@@ -10,7 +10,7 @@ import torch
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, bcast
 from hpcgnn.errors import InputError
 from hpcgnn.pyg.divide_graph import share_of_rows
-from hpcgnn.pyg.marks import mark
+from hpcgnn.pyg.row_axis import mark
 from hpcgnn.sparse import EdgeRows, read_edge_rows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, Split, assign_parts

@@ -4,9 +4,8 @@
 scales them, and `active_sets` and `restrict` reduce them to the entries that some outputs need.
 """
 
-from hpcgnn.sparse.active import active_sets, restrict
+from hpcgnn.sparse.active_sets import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
-from hpcgnn.sparse.copies import copies_of
 from hpcgnn.sparse.edge_rows import (
     EdgeEntries,
     EdgeFeatures,
@@ -16,6 +15,7 @@ from hpcgnn.sparse.edge_rows import (
     read_edge_features,
     read_edge_rows,
 )
+from hpcgnn.sparse.graph_copies import copies_of
 from hpcgnn.sparse.hide_edges import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
 from hpcgnn.sparse.local import MAIN, CodedCSR, Kinds, LocalCSR, LocalMatrix, Memory, turned

@@ -26,7 +26,7 @@ from hpcgnn.storage.graph.blocks import (
     row_positions,
 )
 from hpcgnn.storage.graph.checks import fault_in_times
-from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns, both_ways, finite_weights
+from hpcgnn.storage.graph.edge_builder import EdgeBuilder, EdgeColumns, both_ways, finite_weights
 from hpcgnn.storage.graph.fields import FieldInfo
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.parallel_writer import ShareSizes, StoreShare

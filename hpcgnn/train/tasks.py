@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from torch import Tensor
 
 from hpcgnn.autograd import DropoutKey
-from hpcgnn.config import features
+from hpcgnn.config import run_features
 from hpcgnn.config.config import Config
-from hpcgnn.config.features import show
+from hpcgnn.config.run_features import show
 from hpcgnn.graph.context import Context
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -166,7 +166,7 @@ def features_of(
     """
     # First, so that conflicts with the command are reported before those within the configuration.
     of_task = find_pair(config.train.task).features(config)
-    return [*doors, *features.features_of(config, aggregations), *of_task]
+    return [*doors, *run_features.features_of(config, aggregations), *of_task]
 
 
 def check_run(config: Config, *doors: Feature, aggregations: Sequence[Aggregation] = ()) -> Pair:
@@ -175,7 +175,7 @@ def check_run(config: Config, *doors: Feature, aggregations: Sequence[Aggregatio
     Raises `InputError` if two of them do not, see `features_of`, and like `find_pair`.
     """
     pair = find_pair(config.train.task)
-    check(config, lambda changed: features_of(changed, doors, aggregations), features.changes)
+    check(config, lambda changed: features_of(changed, doors, aggregations), run_features.changes)
     return pair
 
 

@@ -13,7 +13,7 @@ from hpcgnn.convert.formats.registry import detect
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, NodeBlock, Split
-from hpcgnn.train.first_config import choose
+from hpcgnn.train.init_config import choose
 
 COMMAND = find_command("convert")
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hpcgnn.config.config import Config
-from hpcgnn.config.features import samples
+from hpcgnn.config.run_features import samples
 from hpcgnn.partition import read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import (

@@ -14,8 +14,8 @@ from typing_extensions import override
 from hpcgnn import kernels
 from hpcgnn.autograd import DropoutKey, dropout
 from hpcgnn.config.config import Config
-from hpcgnn.config.features import samples, trains_on_restricted_rows
 from hpcgnn.config.multi_task import width_of, with_one_width
+from hpcgnn.config.run_features import samples, trains_on_restricted_rows
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.nn import (
     MODELS,

@@ -11,10 +11,10 @@ import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
 from hpcgnn.storage import Split
-from hpcgnn.train import scoring
+from hpcgnn.train import label_metrics
 from hpcgnn.train.evaluation import SPLITS
+from hpcgnn.train.label_metrics import evaluate_single_label
 from hpcgnn.train.multi_label import bins_of, evaluate_multi_label, lower_edge
-from hpcgnn.train.scoring import evaluate_single_label
 from tests.support.matrices import uneven_starts
 from tests.support.training import (
     NUM_CLASSES,
@@ -161,7 +161,7 @@ def test_single_label(
     split = rng.integers(0, 4, NUM_NODES).astype(np.uint8)
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 3), comm.rank)
     mine = slice(row_map.start, row_map.stop)
-    monkeypatch.setattr(scoring, "_ROWS", rows_at_a_time)
+    monkeypatch.setattr(label_metrics, "_ROWS", rows_at_a_time)
     with ProcessGrid(comm) as grid:
         found = evaluate_single_label(
             grid,

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage.graph.blocks import EdgeData, SparseRows
-from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
+from hpcgnn.storage.graph.edge_builder import EdgeBuilder, EdgeColumns
 from hpcgnn.storage.graph.fields import FieldInfo
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.schema import StoreHeader

@@ -49,6 +49,7 @@ from hpcgnn.train.edges.predicted import (
 )
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import NodeRows, rows_of, write_rows
+from hpcgnn.train.label_metrics import loss_of, score
 from hpcgnn.train.links.edges import LinkEdges
 from hpcgnn.train.links.pairs import PairExamples
 from hpcgnn.train.links.requested_pairs import RequestedPairs, find_rows
@@ -56,7 +57,6 @@ from hpcgnn.train.multi_label import LabelRule
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
-from hpcgnn.train.scoring import loss_of, score
 from hpcgnn.train.sources.source import StepData
 from hpcgnn.typing import FloatArray, GlobalIndices
 

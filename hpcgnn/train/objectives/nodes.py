@@ -24,10 +24,10 @@ from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.cached_products import CachedProducts, WholeView
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.label_metrics import loss_of, score
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.scoring import loss_of, score
 from hpcgnn.train.sources.source import (
     BatchExamples,
     BatchShare,

@@ -14,7 +14,7 @@ from torch import Tensor
 from hpcgnn.errors import InputError
 from hpcgnn.pyg.edges import RowShare, words
 from hpcgnn.pyg.ghosts import rank_sum
-from hpcgnn.pyg.marks import (
+from hpcgnn.pyg.row_axis import (
     ROWS,
     Axis,
     Placed,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.errors import InputError
-from hpcgnn.pyg import rows
+from hpcgnn.pyg import row_functions
 from hpcgnn.pyg.edges import (
     DESCRIBES,
     Edges,
@@ -21,7 +21,7 @@ from hpcgnn.pyg.edges import (
     words,
 )
 from hpcgnn.pyg.ghosts import rank_sum
-from hpcgnn.pyg.marks import axis_of, mark
+from hpcgnn.pyg.row_axis import axis_of, mark
 from hpcgnn.spmd import collective
 
 Fetched: TypeAlias = Callable[[EdgeShare, Tensor, int], Tensor]
@@ -77,7 +77,7 @@ def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         # At least 1, or a rank without edges could skip code that is collective.
         return max(func(index.plain), 1)
     if name in DESCRIBES or name in _COMPARES:
-        return rows.run(index.share, name, func, plain(args), plain(kwargs))
+        return row_functions.run(index.share, name, func, plain(args), plain(kwargs))
     result = _result(fetched, index, name, func, args, kwargs)
     if result is NotImplemented:
         raise _refusal(name, index)
@@ -92,17 +92,17 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
         return _of_edges(name, first, args, kwargs)
     if isinstance(first, Index) and held(args[1:]) is None:
         if name in _SAME_NODES or name in ("__getitem__", "index_select", "masked_select"):
-            return _like(first, rows.run(index.share, name, func, plain(args), kwargs))
+            return _like(first, row_functions.run(index.share, name, func, plain(args), kwargs))
     elif name in _HANDLERS and not isinstance(first, Index):
         return _HANDLERS[name](fetched, name, bound(name, args, kwargs))
     if _only_targets((*args, *kwargs.values())):
         # Targets are own rows, so their numbers are those of a graph on one process.
         if name == "max" and not index.plain.numel():
             return torch.tensor(-1)
-        if name in rows.JOINS:
+        if name in row_functions.JOINS:
             with torch._C.DisableTorchFunction():
                 return func(*(value.detach() for value in plain(args)), **plain(kwargs))
-        return rows.run(index.share, name, func, plain(args), plain(kwargs))
+        return row_functions.run(index.share, name, func, plain(args), plain(kwargs))
     return NotImplemented
 
 

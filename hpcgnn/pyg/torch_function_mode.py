@@ -2,7 +2,8 @@
 
 It intercepts every torch function that a module calls. Most functions treat rows of own nodes or
 edges independently. Functions with edges as arguments have a meaning over ranks
-(`hpcgnn.pyg.indices`) or are refused by name; so are those that join rows (`hpcgnn.pyg.rows`).
+(`hpcgnn.pyg.edge_functions`) or are refused by name; so are those that join rows
+(`hpcgnn.pyg.row_functions`).
 """
 
 from typing import Any, NamedTuple
@@ -15,10 +16,10 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, dropout, moments
 from hpcgnn.errors import InputError
-from hpcgnn.pyg import rows
+from hpcgnn.pyg import row_functions
+from hpcgnn.pyg.edge_functions import ADDS, added, bound, call, held
 from hpcgnn.pyg.edges import Edges, EdgeShare, RowShare, name_of, words
-from hpcgnn.pyg.indices import ADDS, added, bound, call, held
-from hpcgnn.pyg.marks import axis_of, kind_of, mark
+from hpcgnn.pyg.row_axis import axis_of, kind_of, mark
 from hpcgnn.spmd import collective
 
 _DRAWS = words(
@@ -75,7 +76,7 @@ class OverRanks(TorchFunctionMode):
             return call(self.fetched, name, func, args, kwargs)
         if name in ADDS and (over := added(self._share, name, args, kwargs)) is not None:
             return over
-        return rows.run(self._share, name, func, args, kwargs)
+        return row_functions.run(self._share, name, func, args, kwargs)
 
     @collective
     def fetched(self, share: EdgeShare, x: Tensor, dim: int) -> Tensor:
@@ -119,7 +120,7 @@ class OverRanks(TorchFunctionMode):
     def _batch_norm(self, func: Any, arguments: BatchNorm) -> Tensor:
         x, running_mean, running_var, weight, bias, training, momentum, eps = arguments
         if not training:
-            return rows.run(self._share, "batch_norm", func, arguments, {})
+            return row_functions.run(self._share, "batch_norm", func, arguments, {})
         if x.dim() != 2:
             raise InputError(f"torch.batch_norm: {tuple(x.shape)} is not (rows, columns)")
         mean, variance, count = moments(x, self._share.sums)
