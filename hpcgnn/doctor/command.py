@@ -39,4 +39,4 @@ def line_of(finding: Finding) -> str:
     """Return the line that shows a finding."""
     remedy = f"; {finding.remedy}" if finding.remedy else ""
     mark = "ok" if finding.verdict == GOOD else finding.verdict
-    return printable(f"{mark:>6}  {finding.topic}: {finding.observation}{remedy}")
+    return printable(f"{mark:>6}  {finding.topic}: {finding.seen}{remedy}")

@@ -28,7 +28,7 @@ class Finding:
 
     topic: str
     verdict: str
-    observation: str
+    seen: str
     remedy: str = ""
 
     @classmethod

@@ -44,7 +44,7 @@ def found(
 
 def test_a_good_machine() -> None:
     assert {each.verdict for each in found().values()} == {GOOD}
-    assert "--bandwidth 1.2e+10 --latency 2e-06" in found()["network"].observation
+    assert "--bandwidth 1.2e+10 --latency 2e-06" in found()["network"].seen
     assert not any(each.remedy for each in found().values())
     assert "mpiexec -n 4 hpcgnn doctor" in found([RANK])["MPI"].remedy
 
@@ -74,13 +74,13 @@ def test_one_rank_differs(change: dict[str, Any], topic: str, verdict: str, reme
 def test_threads_that_cores_are_not_there_for() -> None:
     bound = [replace(RANK, cores=cores, threads="2") for cores in ((0,), (1, 2, 3))]
     assert "fewer cores than it has threads" in found(bound)["cores"].remedy
-    assert "each on its own" in found(bound)["cores"].observation
+    assert "each on its own" in found(bound)["cores"].seen
     free = [replace(RANK, cores=(0, 1, 2, 3), threads=None) for _ in range(2)]
     assert found(free)["cores"].verdict == GOOD
-    assert "which they share, 2 threads per rank" in found(free)["cores"].observation
+    assert "which they share, 2 threads per rank" in found(free)["cores"].seen
     # As in a run: ranks that the launcher bound have their own cores.
     bound = [replace(RANK, cores=cores, threads="0") for cores in ((0, 1), (2, 3))]
-    assert "each on its own, 2 threads per rank" in found(bound)["cores"].observation
+    assert "each on its own, 2 threads per rank" in found(bound)["cores"].seen
 
 
 def test_batch_system() -> None:
@@ -109,16 +109,16 @@ def test_folder(folder: dict[str, Any], topic: str, verdict: str, told: str) -> 
 
 def test_a_file_system_is_named() -> None:
     on_lustre = found(folder=replace(FOLDER, kind="lustre"))
-    assert on_lustre["files"].observation.startswith("/scratch (lustre): 1,000 MB/s")
+    assert on_lustre["files"].seen.startswith("/scratch (lustre): 1,000 MB/s")
     assert "NFS" not in on_lustre
 
 
 def test_counters_of_joules() -> None:
-    assert found()["energy"].observation == "every host counts joules, those of other jobs included"
+    assert found()["energy"].seen == "every host counts joules, those of other jobs included"
     ranks = world()
     ranks[3] = replace(ranks[3], energy="[Errno 13] Permission denied: 'energy_uj'")
-    assert "n2: [Errno 13] Permission denied" in found(ranks)["energy"].observation
-    assert "run.watts_per_core" in found(ranks)["energy"].observation
+    assert "n2: [Errno 13] Permission denied" in found(ranks)["energy"].seen
+    assert "run.watts_per_core" in found(ranks)["energy"].seen
 
 
 def test_links() -> None:
@@ -127,7 +127,7 @@ def test_links() -> None:
     assert "12 times faster" in found(links=(FAST, uneven))["network"].remedy
     on_a_host = replace(FAST, hosts=("n1", "n1"))
     for link, ends in ((FAST, "(n1 and n2)"), (on_a_host, "(rank 0 and rank 2)")):
-        assert ends in found(links=(link,))["network"].observation
+        assert ends in found(links=(link,))["network"].seen
     # Ethernet of 1 Gbit/s itself is not slow, and four times are not uneven.
     at_limits = [replace(FAST, bandwidth=rate) for rate in (1.25e8, 5e8)]
     assert found(links=tuple(at_limits))["network"].verdict == GOOD

@@ -79,7 +79,7 @@ def test_swapped_ranks(comm: MPI.Intracomm, tmp_path: Path) -> None:
         pytest.skip("one rank sends to itself only")
     (finding,) = checks.messages(Fixtures(Swapped(comm), tmp_path))  # type: ignore[arg-type]
     assert finding.verdict == "fault"
-    assert "received other data from rank 0" in finding.observation
+    assert "received other data from rank 0" in finding.seen
 
 
 def wrong_kernel(patch: pytest.MonkeyPatch) -> None:
