@@ -14,6 +14,7 @@ from hpcgnn.console import Progress
 from hpcgnn.errors import InputError
 from hpcgnn.partition import Exchange, measure, read_pattern
 from hpcgnn.partition import exchange_volume as rows_moved
+from hpcgnn.partition.metrics import imbalance_of
 from hpcgnn.storage import (
     SPARSE_FEATURES,
     GraphStore,
@@ -213,16 +214,11 @@ def describe_split(store: GraphStore, name: str = "") -> dict[str, int]:
 
 
 def describe_parts(store: GraphStore, degrees: Offsets) -> dict[str, Any]:
-    """Return rows and non-zeros of the parts.
-
-    `imbalance` is the maximum over parts of non-zeros / max(average, heaviest row of the part),
-    minus 1, so that imbalance which no partition can avoid is not counted.
-    """
+    """Return rows and non-zeros of the parts, and their imbalance, see `VolumeMetrics`."""
     rows, edges = np.diff(store.row_starts), store.part_edges()
     heaviest = np.zeros(store.num_parts, np.int64)
     filled = rows > 0
     heaviest[filled] = np.maximum.reduceat(degrees, store.row_starts[:-1][filled])
-    shares = edges / np.maximum(np.maximum(edges.mean(), heaviest), 1)
     return {
         "count": store.num_parts,
         "rows": {"min": int(rows.min()), "max": int(rows.max())},
@@ -230,7 +226,7 @@ def describe_parts(store: GraphStore, degrees: Offsets) -> dict[str, Any]:
             "min": int(edges.min()),
             "mean": float(edges.mean()),
             "max": int(edges.max()),
-            "imbalance": float(max(shares.max() - 1, 0)),
+            "imbalance": imbalance_of(edges, heaviest),
         },
     }
 
