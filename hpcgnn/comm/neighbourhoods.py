@@ -12,12 +12,12 @@ from hpcgnn.comm.transfer import allreduce_max, allreduce_xor
 from hpcgnn.spmd import collective
 from hpcgnn.typing import LocalIndices
 
-_KEPT = 64
+_MOST_UNUSED = 64
 """Number of communicators above which unused ones are freed."""
 
 
 @dataclass
-class _Made:
+class _Entry:
     """A communicator, the hash of its graph of neighbours, and its user on this rank."""
 
     comm: "MPI.Distgraphcomm"
@@ -35,8 +35,8 @@ class Neighbourhoods:
 
     def __init__(self, layer: Communicator) -> None:
         self._layer = layer
-        self._entries: list[_Made] = []
-        self._limit = _KEPT
+        self._entries: list[_Entry] = []
+        self._limit = _MOST_UNUSED
 
     def __len__(self) -> int:
         """Return the number of communicators that exist."""
@@ -62,17 +62,17 @@ class Neighbourhoods:
                 return self._hand_out(candidate)
         ranks = peers.tolist()
         comm = self._layer.Create_dist_graph_adjacent(ranks, ranks)
-        entry = _Made(comm, name, weakref.ref(comm))
+        entry = _Entry(comm, name, weakref.ref(comm))
         self._entries.append(entry)
         return self._hand_out(entry)
 
-    def _hand_out(self, entry: _Made) -> "MPI.Distgraphcomm":
+    def _hand_out(self, entry: _Entry) -> "MPI.Distgraphcomm":
         handle = MPI.Distgraphcomm(entry.comm)
         entry.user = weakref.ref(handle)
         return handle
 
     @collective
-    def _in_use(self, entries: list[_Made]) -> list[bool]:
+    def _in_use(self, entries: list[_Entry]) -> list[bool]:
         """Return for each entry whether any rank uses it."""
         in_use = np.array([entry.user() is not None for entry in entries], np.int32)
         if len(in_use):
@@ -88,7 +88,7 @@ class Neighbourhoods:
             if not keep:
                 entry.comm.Free()
         self._entries = [entry for entry, keep in zip(self._entries, in_use, strict=True) if keep]
-        self._limit = max(_KEPT, 2 * len(self._entries))
+        self._limit = max(_MOST_UNUSED, 2 * len(self._entries))
 
     @collective
     def close(self) -> None:

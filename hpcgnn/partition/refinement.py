@@ -42,7 +42,7 @@ class Terms:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class CountedPartition:
     """A partition: the parts (num_local,) int32 of this rank's nodes, and their counts."""
 
     part: LocalIndices
@@ -68,12 +68,12 @@ class Found:
 @collective
 def refine(
     comm: Communicator, pins: Pins, part: LocalIndices, terms: Terms, report: Report
-) -> Found:
+) -> CountedPartition:
     """Refine `part` in rounds and return the best partition; all ranks choose the same."""
     part = separate_heavy(comm, pins, part, terms.num_parts)
     grouping = Grouping(comm, terms.seed)
     share = GroupShare(comm, pins, grouping.at_random(terms.num_parts), part)
-    best = Found(part, share.count(part))
+    best = CountedPartition(part, share.count(part))
     priced = terms.objective in ("max_recv", "max_both", "joint")
     report(f"start: {best.describe()}")
     average = float(best.counts.work.sum()) / terms.num_parts
@@ -91,7 +91,7 @@ def refine(
         own_seed = (seed + comm.rank * 2_654_435_761) % 2**63
         share.refine(best.part, best.counts, options, bound, own_seed, (cycle, rounds))
         part = share.bring_home(best.part)
-        tried = Found(part, share.count(part))
+        tried = CountedPartition(part, share.count(part))
         improves = tried.score(terms) < best.score(terms)
         report(f"round {cycle + 1} of {rounds}: {tried.describe()}{'' if improves else ', undone'}")
         gained = 1 - tried.score(terms)[1] / max(best.score(terms)[1], 1.0)

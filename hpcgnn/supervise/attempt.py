@@ -98,7 +98,7 @@ class Attempt:
                 tail = chunk[-_OVERLAP:]
 
 
-class Asking:
+class HostPings:
     """Starts a command on each host in parallel to find the hosts that do not answer.
 
     Each host has its own command, since a command on all hosts fails if one is lost. `pings` are

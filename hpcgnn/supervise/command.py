@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcgnn.config.command_line import given
 from hpcgnn.console import number, report, warn
 from hpcgnn.errors import EXIT_REQUEUE, MACHINE_FAULT, USAGE_ERROR, InputError
-from hpcgnn.supervise.attempt import Asking, Attempt, adopt_orphans, end_orphans
+from hpcgnn.supervise.attempt import Attempt, HostPings, adopt_orphans, end_orphans
 from hpcgnn.supervise.hosts import Allocation, find_allocation
 from hpcgnn.supervise.template import Start, Template
 
@@ -36,8 +36,8 @@ class Supervisor:
         self._allocation = allocation
         *_, self._run = (None, *given(self._template.program, "run", "dir"))
         self._attempt: Attempt | None = None
-        self._asking: Asking | None = None
-        self._asked_to_stop: signal.Signals | None = None
+        self._pings: HostPings | None = None
+        self._stop_signal: signal.Signals | None = None
 
     def run(self) -> int:
         """Return the exit status of the last start."""
@@ -68,22 +68,22 @@ class Supervisor:
 
     def stop(self, signal_number: int, _frame: object) -> None:
         """Handle a signal: pass it on to the ranks, and do not start again."""
-        self._asked_to_stop = _PASSED_ON[signal.Signals(signal_number)]
+        self._stop_signal = _PASSED_ON[signal.Signals(signal_number)]
         if self._attempt is not None:
-            self._attempt.pass_on(self._asked_to_stop)
+            self._attempt.pass_on(self._stop_signal)
 
     def _start(self, command: Sequence[str]) -> int:
         self._attempt = Attempt(command, self._options.patience)
-        if self._asked_to_stop:
+        if self._stop_signal:
             # The signal came while the launcher was being started.
-            self._attempt.pass_on(self._asked_to_stop)
+            self._attempt.pass_on(self._stop_signal)
         try:
             return self._attempt.wait(self._misses_a_host)
         finally:
             self._attempt = None
-            if self._asking is not None:
+            if self._pings is not None:
                 # `end_orphans` would also end the pings.
-                self._asking.wait()
+                self._pings.wait()
             end_orphans()
 
     def _next_start(self) -> Start:
@@ -96,21 +96,21 @@ class Supervisor:
             )
         return Start(hosts[: -(-ranks // per_host)], ranks, per_host)
 
-    def _ask_hosts(self) -> Asking:
+    def _ping_hosts(self) -> HostPings:
         hosts = self._allocation.hosts
-        return Asking({host: self._template.ping(host) for host in hosts}, self._options.ping)
+        return HostPings({host: self._template.ping(host) for host in hosts}, self._options.ping)
 
     def _misses_a_host(self) -> bool:
-        self._asking = self._asking or self._ask_hosts()
-        return self._asking.misses_a_host()
+        self._pings = self._pings or self._ping_hosts()
+        return self._pings.misses_a_host()
 
     def _leave_lost_hosts_out(self) -> None:
         hosts = self._allocation.hosts
         # If all hosts answered while the launcher was ending, ask again: that was a while ago.
-        asking, self._asking = self._asking, None
-        if asking is None or not asking.misses_a_host():
-            asking = self._ask_hosts()
-        faults = asking.wait()
+        pings, self._pings = self._pings, None
+        if pings is None or not pings.misses_a_host():
+            pings = self._ping_hosts()
+        faults = pings.wait()
         for host, fault in faults.items():
             if fault:
                 warn(f"supervise: {host} is left out: {fault}")
@@ -139,7 +139,7 @@ class Supervisor:
                 time.sleep(0.2)
 
     def _is_to_stop(self) -> bool:
-        return self._asked_to_stop is not None
+        return self._stop_signal is not None
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ from hpcgnn.train.fields.predictions import predict_fields
 from hpcgnn.train.full.predictions import (
     NodeRows,
     infer,
-    order_as_asked,
+    order_as_requested,
     order_by_id,
     score_rows,
     write_rows,
@@ -117,11 +117,11 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         rolls = options.rollout is not None
         if options.like is not None:
             require(rolls, "--like", options.like, "give --rollout too")
-        format_name = kind_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
+        format_name = format_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
         if options.top is not None:
             require(options.top >= 1, "--top", options.top, "give a number from 1 on")
         require(options.block >= 0, "--block", options.block, "give a size, or 0 for all edges")
-        check_saved(saved.config, *asked_of_run(options))
+        check_saved(saved.config, *option_features(options))
         embeds = saved.config.train.task == "links" and not _of_pairs(options)
         options.what = options.what or ("embeddings" if embeds else "probabilities")
         require_device(saved.config)
@@ -131,7 +131,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
             for output in (options.output, *values):
                 check_output(output, Path(saved.config.graph.store), *filter(None, [options.like]))
         asks = grid.rank == 0 and options.nodes is not None
-        nodes = asked_nodes(options.nodes, saved) if asks else None
+        nodes = requested_nodes(options.nodes, saved) if asks else None
     requested = grid.world.bcast(nodes, root=0)
     prepare_process(grid, saved.config.run.threads)
     with computing_as(grid, saved.config), grid.run_position.unpacked():
@@ -167,7 +167,7 @@ def _predict(
     if requested is None:
         rows = order_by_id(grid, rows)
     else:
-        rows = order_as_asked(grid, rows, requested, saved.config.graph.store, unit)
+        rows = order_as_requested(grid, rows, requested, saved.config.graph.store, unit)
     what = "values" if graph.facts.targets and options.what != "embeddings" else options.what
     form, ids = (format_name, what), RowIds((f"{unit}_id",))
     done = write_predictions(grid, saved, options, form, rows, ids)
@@ -211,10 +211,10 @@ def _of_pairs(options: argparse.Namespace) -> bool:
     return options.pairs is not None or options.top is not None
 
 
-def asked_of_run(options: argparse.Namespace) -> Iterator[Feature]:
+def option_features(options: argparse.Namespace) -> Iterator[Feature]:
     """Yield the requirements that the options have on the run's task and on each other."""
     rolls = options.rollout is not None
-    format_name = kind_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
+    format_name = format_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
     for option, is_set, traits in (
         ("--pairs", options.pairs is not None, _PAIRS),
         ("--top", options.top is not None, _TOP),
@@ -261,7 +261,7 @@ _OF_NODES = lacks(
 )
 
 
-def kind_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FORMATS) -> str:
+def format_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FORMATS) -> str:
     """Return the format to write; raises `InputError` if no ending or option names one."""
     if options.like is not None and options.output.suffix != ".xdmf":
         return _NEKRS
@@ -343,7 +343,7 @@ def _file(
     return table(path, TableColumns(titles[what], predicts, facts.class_names, about, ids))
 
 
-def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
+def requested_nodes(text: str, saved: SavedModel) -> GlobalIndices:
     """Return the original ids that ``--nodes`` gives by number or by name.
 
     Raises `InputError` if the file cannot be read, or no node has such a name.

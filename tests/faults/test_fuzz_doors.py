@@ -234,4 +234,4 @@ def test_asked_nodes_and_endings(tmp_path: Path, count: int) -> None:
             outcome(partial(predict_command.read_ids, word))
         ending = damaged(rng, b".csv").decode("utf-8", "replace").replace("\0", "")
         options = find_command("predict").parser().parse_args(["run", f"-oout{ending}"])
-        outcome(partial(predict_command.kind_of, options))
+        outcome(partial(predict_command.format_of, options))

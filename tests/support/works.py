@@ -10,7 +10,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn import MODELS
 from hpcgnn.spmm import EXCHANGES
 from hpcgnn.support import Conflict, Feature, Trait, conflicts, needs
-from hpcgnn.train.predict import asked_of_run
+from hpcgnn.train.predict import option_features
 from hpcgnn.train.tasks import EXPORT, LIBRARY, PLAN, features_of
 
 Words = tuple[str, ...]
@@ -38,7 +38,7 @@ def predict_words(name: str) -> list[str]:
 
 def _asked(name: str) -> tuple[Feature, ...]:
     options = find_command("predict").parse(["run", "-o", "out", *predict_words(name)])
-    return tuple(asked_of_run(options))
+    return tuple(option_features(options))
 
 
 DOORS: Mapping[str, tuple[Feature, ...]] = {

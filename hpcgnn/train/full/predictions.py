@@ -145,7 +145,7 @@ def order_by_id(grid: ProcessGrid, rows: NodeRows) -> NodeRows:
 
 
 @collective
-def order_as_asked(
+def order_as_requested(
     grid: ProcessGrid, rows: NodeRows, requested: GlobalIndices, source: str, what: str
 ) -> NodeRows:
     """Return the rows of `requested` nodes, in that order; a node may be requested twice.
