@@ -26,7 +26,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.kernels import return_freed_arrays
 from hpcgnn.partition.groups import Counts, GroupShare
 from hpcgnn.partition.initial import first_parts
-from hpcgnn.partition.metrics import VolumeMetrics, imbalance_of, work_of
+from hpcgnn.partition.metrics import VolumeMetrics, work_of
 from hpcgnn.partition.nets import Pins, fetch_pins, joint_pins
 from hpcgnn.partition.parts import Partitioned
 from hpcgnn.partition.pattern import BlockRow, read_rows
@@ -122,17 +122,8 @@ def _metrics(
 
     `lengths` (num_local,) int64 are the numbers of non-zeros of this rank's rows.
     """
-    num_parts = len(counts.loads)
-    work, heaviest = work_of(lengths, part, num_parts)
+    work, heaviest = work_of(lengths, part, len(counts.loads))
     allreduce_sum(comm, work)
     allreduce_max(comm, heaviest)
-    send, recv = counts.loads.max(axis=0).tolist()
-    return VolumeMetrics(
-        edge_cut=counts.cut_pins,
-        total_rows=int(counts.loads[:, 0].sum()),
-        max_send_rows=send,
-        max_recv_rows=recv,
-        max_pair_rows=counts.max_pair_rows,
-        imbalance=imbalance_of(work, heaviest),
-        parts=num_parts,
-    )
+    loads, most = counts.loads.T, counts.max_pair_rows
+    return VolumeMetrics.of(counts.cut_pins, loads, most, work, heaviest)

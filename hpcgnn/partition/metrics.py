@@ -34,20 +34,26 @@ class VolumeMetrics:
     imbalance: float
     parts: int
 
+    @classmethod
+    def of(
+        cls, edge_cut: int, rows: Array, most: int, work: Offsets, heaviest: Offsets
+    ) -> "VolumeMetrics":
+        """Return the metrics from the `rows` (2, K) that parts send and receive; see `work_of`."""
+        sent, received = rows
+        largest = int(sent.max()), int(received.max()), most
+        return cls(edge_cut, int(sent.sum()), *largest, imbalance_of(work, heaviest), len(work))
+
 
 class _Traffic:
     """Counts the rows that parts receive, one receiver after another."""
 
     def __init__(self, num_parts: int) -> None:
-        self.send = np.zeros(num_parts, np.int64)
-        self.total = self.max_recv = self.max_pair = 0
+        self.rows, self.max_pair = np.zeros((2, num_parts), np.int64), 0
 
-    def receive(self, from_part: Offsets) -> None:
-        """Count the rows (K,) that one part receives from each."""
-        rows = int(from_part.sum())
-        self.send += from_part
-        self.total += rows
-        self.max_recv = max(self.max_recv, rows)
+    def receive(self, part: int, from_part: Offsets) -> None:
+        """Count the rows (K,) that a part receives from each."""
+        self.rows[0] += from_part
+        self.rows[1, part] = from_part.sum()
         self.max_pair = max(self.max_pair, int(from_part.max()))
 
 
@@ -82,17 +88,10 @@ def measure(graph: CSRGraph, row_part: LocalIndices, num_parts: int) -> VolumeMe
         outside = columns[row_part[columns] != part]
         # A row is sent to a part once, however many of the part's rows read it.
         ghosts = np.unique(outside)
-        traffic.receive(np.bincount(row_part[ghosts], minlength=num_parts))
+        traffic.receive(part, np.bincount(row_part[ghosts], minlength=num_parts))
         edge_cut += outside.size
-    return VolumeMetrics(
-        edge_cut=edge_cut,
-        total_rows=traffic.total,
-        max_send_rows=int(traffic.send.max()),
-        max_recv_rows=traffic.max_recv,
-        max_pair_rows=traffic.max_pair,
-        imbalance=imbalance_of(*work_of(np.diff(graph.indptr), row_part, num_parts)),
-        parts=num_parts,
-    )
+    work = work_of(np.diff(graph.indptr), row_part, num_parts)
+    return VolumeMetrics.of(edge_cut, traffic.rows, traffic.max_pair, *work)
 
 
 def work_of(row_lengths: Offsets, row_part: LocalIndices, num_parts: int) -> Array:
@@ -141,12 +140,12 @@ def exchange_volume(
     for p, rows, columns in _rows_by_part(graph, order, starts):
         lengths = graph.indptr[rows + 1] - graph.indptr[rows]
         counts, bound = _received(lengths, position[columns], starts, p, exchange)
-        traffic.receive(counts)
+        traffic.receive(p, counts)
         lower_bound += bound
     return {
-        "rows_total": traffic.total,
-        "rows_max_send": int(traffic.send.max()),
-        "rows_max_recv": traffic.max_recv,
+        "rows_total": int(traffic.rows[0].sum()),
+        "rows_max_send": int(traffic.rows[0].max()),
+        "rows_max_recv": int(traffic.rows[1].max()),
         "rows_max_pair": traffic.max_pair,
         "lower_bound": lower_bound,
     }

@@ -17,7 +17,7 @@ import numpy as np
 from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import report
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.metrics import VolumeMetrics, imbalance_of, work_of
+from hpcgnn.partition.metrics import VolumeMetrics, work_of
 from hpcgnn.partition.pattern import Indices, union_blocks
 from hpcgnn.storage import EdgeBuilder, GraphStore
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
@@ -122,7 +122,7 @@ class StreamedGraph:
         Memory is O(num_local); the store is read once for every 64 parts.
         """
         ranks, first = self.ranks, self.row_map.start
-        send, receive = np.zeros((2, num_parts), np.int64)
+        moved = np.zeros((2, num_parts), np.int64)
         edge_cut, most = np.zeros(1, np.int64), 0
         no_reads = np.empty(0, np.int64), np.empty(0, np.int32)
         for base in range(0, num_parts, _volpart.MARKED):
@@ -136,19 +136,12 @@ class StreamedGraph:
             counts = np.zeros(num_parts * _volpart.MARKED, np.int64)
             _volpart.count_readers(readers, part, base, counts)
             rows: Array = ranks.sum(counts).reshape(num_parts, _volpart.MARKED)
-            send += rows.sum(1)
-            receive[base : base + _volpart.MARKED] = rows.sum(0)[: num_parts - base]
+            moved[0] += rows.sum(1)
+            moved[1, base : base + _volpart.MARKED] = rows.sum(0)[: num_parts - base]
             most = max(most, int(rows.max()))
         work, heaviest = work_of(self.lengths(), part, num_parts)
-        return VolumeMetrics(
-            edge_cut=int(ranks.sum(edge_cut)[0]),
-            total_rows=int(send.sum()),
-            max_send_rows=int(send.max()),
-            max_recv_rows=int(receive.max()),
-            max_pair_rows=most,
-            imbalance=imbalance_of(ranks.sum(work), ranks.max(heaviest)),
-            parts=num_parts,
-        )
+        cut = int(ranks.sum(edge_cut)[0])
+        return VolumeMetrics.of(cut, moved, most, ranks.sum(work), ranks.max(heaviest))
 
     def _reads(self, part: LocalIndices, base: int) -> Iterator[tuple[GlobalIndices, LocalIndices]]:
         """Yield the nodes that the 64 parts from `base` on read, and the part that reads each."""
