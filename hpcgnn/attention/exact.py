@@ -212,10 +212,8 @@ class _Side(_Edges):
             numbers = np.flatnonzero(of_edges == relation)
             rows = np.flatnonzero(self._kinds == relation).astype(np.int32)
             columns = np.unique(self.columns[numbers])
-            row_of, column_of = (
-                _positions_of(rows, self.rows[numbers]),
-                _positions_of(columns, self.columns[numbers]),
-            )
+            row_of = _positions_of(rows, self.rows[numbers])
+            column_of = _positions_of(columns, self.columns[numbers])
             lines, ends = (row_of, column_of) if self._by_row else (column_of, row_of)
             shape = (len(rows), len(columns)) if self._by_row else (len(columns), len(rows))
             indptr = _offsets(lines, shape[0])

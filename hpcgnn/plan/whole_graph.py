@@ -58,11 +58,9 @@ class WholeGraph(PlannedGraph):
         self.targets = self._predictions.trains
         hidden = self._predictions.hidden
         read = read_matrix(replace(stored, context=replace(context, hidden=hidden)))
-        self.aggregations, self._matrix, self._means = (
-            read.aggregations,
-            read.matrix,
-            read.edge_means,
-        )
+        self.aggregations = read.aggregations
+        self._matrix = read.matrix
+        self._means = read.edge_means
         self._table = read.table if read.edges is None else EdgeTable(read.edges.features)
         del read
         facts = find_facts(stored, nodes, labelled, self.aggregations, self._matrix.nnz)

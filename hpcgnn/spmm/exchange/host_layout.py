@@ -159,10 +159,8 @@ class HostLayout:
         `everything` are the ascending nodes that any mate needs, `hosts` (layer ranks,) int32 the
         hosts of the ranks.
         """
-        host_of_rank, mates = (
-            int(hosts[rank]),
-            np.flatnonzero(hosts == hosts[rank]).astype(np.int32),
-        )
+        host_of_rank = int(hosts[rank])
+        mates = np.flatnonzero(hosts == hosts[rank]).astype(np.int32)
         # A row is in the host's memory once, however many mates read it: the columns of their
         # blocks point into this list. Owners own ranges, so each owner's nodes are a range too.
         bounds = np.searchsorted(everything, row_map.starts)

@@ -158,10 +158,8 @@ class HostExchange:
     def fetched_rows(self, stage: int) -> slice:
         """Return the range in a shared stage of the rows that this rank fetches or returns."""
         layout = self.layout
-        share, own_rows = (
-            layout.stages[stage].share(layout.mate),
-            layout.stages[stage].own(layout.rank),
-        )
+        share = layout.stages[stage].share(layout.mate)
+        own_rows = layout.stages[stage].own(layout.rank)
         return slice(share.start + own_rows.stop - own_rows.start, share.stop)
 
 

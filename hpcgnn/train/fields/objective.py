@@ -129,10 +129,8 @@ class FieldObjective(OnGraph):
     @collective
     @override
     def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
-        config, graph = (
-            context.config,
-            load_graph(context, cls.reads, with_rows=with_rows, with_adjacency=True),
-        )
+        config = context.config
+        graph = load_graph(context, cls.reads, with_rows=with_rows, with_adjacency=True)
         series = Series.open(context, graph)
         num_valid = len(series.windows.anchors("valid"))
         lacks, remedy = "no sample chooses the model", "raise fields.valid"

@@ -128,10 +128,8 @@ class Unroller:
         frames
             The first frames of each sample, see `read`.
         """
-        dynamics, count = (
-            self.side_by_side(tuple(sample.number for sample in samples)),
-            len(samples),
-        )
+        dynamics = self.side_by_side(tuple(sample.number for sample in samples))
+        count = len(samples)
         compute = dynamics.made_again if len(keys) > 1 else dynamics.outputs
         first = 0 if dynamics.predict == "same" else 1
         read = [_joined(steps) for steps in zip(*frames, strict=True)]
