@@ -112,13 +112,13 @@ class DistributedAttention(DistributedSpMM):
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         self._check(inputs)
         self.grid.run_position.next_product()
-        now = self.grid.run_position.now
+        instant = self.grid.run_position.now
         scores, values, targets = inputs.scores, inputs.values, inputs.targets
         shape = len(targets), scores.heads, scores.result_width(values)
         state = AttentionState.empty(*shape, targets.dtype, self.memory)
         fetched, pushed, trace = self._values, self._states, self.trace
-        fetch = None if fetched is None else fetched.start(inputs, now, keep=keep)
-        push = None if pushed is None else pushed.start(inputs, state, now)
+        fetch = None if fetched is None else fetched.start(inputs, instant, keep=keep)
+        push = None if pushed is None else pushed.start(inputs, state, instant)
         with trace.span("interior.forward"):
             if self._diagonal is not None:
                 own = inputs.block_draw(self._row_ids, self._column_ids)
@@ -126,7 +126,7 @@ class DistributedAttention(DistributedSpMM):
                 scores.forward(self._diagonal, score, state, own)
         kept = None
         if fetched is not None and fetch is not None:
-            kept = fetched.attend(fetch, inputs, state, now, keep=keep)
+            kept = fetched.attend(fetch, inputs, state, instant, keep=keep)
         # A push by stages begins in its `finish`: the fetched ghosts must be freed by then.
         del fetch
         if push is not None:
@@ -134,7 +134,7 @@ class DistributedAttention(DistributedSpMM):
         if self.grid.replication > 1:
             state.merge_replicas(self._exchange.sum_rows)
         state.finish(out, bias)
-        return Softmax(state.top, kept, now)
+        return Softmax(state.top, kept, instant)
 
     @collective
     def attend_transpose(

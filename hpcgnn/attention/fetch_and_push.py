@@ -233,7 +233,7 @@ class PushedStates:
         self._target_ids, self._column_ids = target_ids, column_ids
 
     @collective
-    def start(self, attention: AttentionInput, state: AttentionState, now: Instant) -> Pushing:
+    def start(self, attention: AttentionInput, state: AttentionState, instant: Instant) -> Pushing:
         """Start to push the partial states of other ranks' rows; those that arrive join `state`."""
         scores, values, targets = attention.scores, attention.values, attention.targets
         ghosts, heads = self._part.ghosts, scores.heads
@@ -247,7 +247,7 @@ class PushedStates:
 
         def fill(push: Push) -> None:
             rows = self._pack_targets(scores, targets)
-            wide = [] if scores.narrow_targets else [(rows.shape[1], now)]
+            wide = [] if scores.narrow_targets else [(rows.shape[1], instant)]
             fetch = ghosts.start_fetch(rows, columns=_packing(rows.shape[1], *wide))
             for index, block in enumerate(self._part.blocks):
                 # States are pushed to rows of other ranks, so the targets of these are fetched
@@ -271,7 +271,9 @@ class PushedStates:
 
         columns = packed_width(width, heads, form, targets.dtype)
         like = memory.arrays.empty((0, columns), targets.dtype)
-        push = ghosts.start_push(like, Combine(merge, adds=False), _packing(columns, (width, now)))
+        push = ghosts.start_push(
+            like, Combine(merge, adds=False), _packing(columns, (width, instant))
+        )
         return Pushing(self._part, push, fill)
 
     @collective
@@ -290,8 +292,8 @@ class PushedStates:
         # Targets travel last in their group, where they are unpacked below, and are rounded as in
         # the forward pass.
         (narrow if scores.narrow_targets else wide).append(targets)
-        now, exact = self._run_position.now, targets.shape[1] if scores.narrow_targets else 0
-        packed_when = zip(map(_width, wide), (now, softmax.instant), strict=False)
+        instant, exact = self._run_position.now, targets.shape[1] if scores.narrow_targets else 0
+        packed_when = zip(map(_width, wide), (instant, softmax.instant), strict=False)
         # One exchange brings all that a row's gradient needs, so its edges are differentiated here
         # without further messages.
         packed = pack(wide, narrow, form, memory)
@@ -299,7 +301,7 @@ class PushedStates:
         push = ghosts.start_push(
             targets,
             self._part.adding(gradients.targets),
-            _packing(targets.shape[1], (targets.shape[1] - exact, now)),
+            _packing(targets.shape[1], (targets.shape[1] - exact, instant)),
         )
         for index, block in enumerate(self._part.blocks):
             rows = _stage_of(fetch, index)

@@ -408,7 +408,7 @@ def product_seconds(
     """
     messages = _Messages({ALL: traffic}, ranks, network)
     moves = product_moves(size, joined=joined)
-    return messages.seconds([move for move in moves if move.what != "summed"])
+    return messages.seconds([move for move in moves if move.transfer != "summed"])
 
 
 def _cheapest(whole: Planned, config: Config, choice: Choice, network: Network) -> str:

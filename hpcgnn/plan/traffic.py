@@ -246,7 +246,7 @@ class Movement:
     ----------
     pattern
         Key of the matrix.
-    what
+    transfer
         Whether it is for a product's fetched rows, its pushed rows, or the sum over replicas.
     reverse
         Whether rows go from ghosts to owners; for a sum, whether it is that of the adjoint.
@@ -260,7 +260,7 @@ class Movement:
     """
 
     pattern: PatternKey
-    what: RowTransfer
+    transfer: RowTransfer
     reverse: bool
     row_bytes: int
     joined: int = 0
@@ -337,19 +337,19 @@ def _between(pieces: Callable[[], Iterable[Pairs]], hosts: LocalIndices) -> Iter
 
 def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]:
     """Return the rows, messages and bytes that each rank sends, and the bytes that it receives."""
-    if move.what == "summed":
+    if move.transfer == "summed":
         sums = traffic.sums[int(move.reverse)]
         out, into = (sums.sum(axis=(0, axis)).reshape(-1) for axis in (3, 2))
         messages = (sums > 0).sum(axis=(0, 3)).reshape(-1)
         return out, messages, out * move.row_bytes, into * move.row_bytes
-    is_pushed = move.what == "pushed"
-    rows, messages = traffic.moved[move.what]
+    is_pushed = move.transfer == "pushed"
+    rows, messages = traffic.moved[move.transfer]
     if move.joined and move.reverse:
         # In reverse it is the second of the two exchanges, whose short messages are joined.
-        messages = traffic.by_block(partial(_apart, move.what, move.joined))
+        messages = traffic.by_block(partial(_apart, move.transfer, move.joined))
     sizes = tuple(side * move.row_bytes for side in rows)
     if move.sums is not None and traffic.knows_terms:
-        sizes = traffic.by_block(partial(_bytes_of_terms, move.what, move.sums))
+        sizes = traffic.by_block(partial(_bytes_of_terms, move.transfer, move.sums))
     # A product's rows and sums go from owners to readers: fetches forward, pushes in reverse. Its
     # adjoint moves both the other way.
     end = int(move.reverse != is_pushed)
@@ -359,18 +359,18 @@ def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]
     return out, messages_out, bytes_out, bytes_in
 
 
-def _apart(what: RowTransfer, row_bytes: int, pairs: Pairs) -> Array:
+def _apart(transfer: RowTransfer, row_bytes: int, pairs: Pairs) -> Array:
     """Return (replication, pairs) whether there is a message that is not joined with another."""
-    rows: Array = getattr(pairs, what)
+    rows: Array = getattr(pairs, transfer)
     # Widen first: tables may have narrow dtypes.
     both = pairs.fetched.astype(np.int64), pairs.pushed.astype(np.int64)
     return (rows > 0) & ~are_joined(*both, row_bytes)
 
 
-def _bytes_of_terms(what: RowTransfer, sums: tuple[int, int], pairs: Pairs) -> Array:
+def _bytes_of_terms(transfer: RowTransfer, sums: tuple[int, int], pairs: Pairs) -> Array:
     """Return (replication, pairs) int64 bytes of sums of integers; `sums` as in `Movement`."""
     width, bits = sums
     size = np.zeros_like(pairs.fetched)
     for (kind, log_terms), rows in pairs.by_terms.items():
-        size += (kind == what) * rows * width * sum_bytes(np.array(log_terms), bits)
+        size += (kind == transfer) * rows * width * sum_bytes(np.array(log_terms), bits)
     return size

@@ -91,7 +91,7 @@ class Wire:
         return self.integers and not forward and like.dtype == np.float64
 
     def packing(
-        self, like: Array, now: Instant, columns: Packing | None = None
+        self, like: Array, instant: Instant, columns: Packing | None = None
     ) -> list[tuple[Columns, int, int | None]]:
         """Return the column ranges of rows of the dtype of `like`, with the bytes and bits of each.
 
@@ -99,7 +99,7 @@ class Wire:
         are not packed.
         """
         dtype, packing = self.dtype(like), []
-        for part in columns or (Columns(like.shape[1], now),):
+        for part in columns or (Columns(like.shape[1], instant),):
             bits = None if part.instant is None else self.bits_of(dtype, part.instant.way)
             whole = part.width * dtype.itemsize
             size = whole if bits is None else quantised_bytes(part.width, bits)

@@ -101,12 +101,12 @@ class CachedProducts:
 class WholeView:
     """The view of the whole graph that models are evaluated on.
 
-    `kept` holds the products that no epoch changes; None to keep none.
+    `cached_products` holds the products that no epoch changes; None to keep none.
     """
 
-    def __init__(self, graph: LocalGraph, kept: CachedProducts | None = None) -> None:
-        self._graph, self.kept = graph, kept
-        self._view = graph.view if kept is None else None
+    def __init__(self, graph: LocalGraph, cached_products: CachedProducts | None = None) -> None:
+        self._graph, self.cached_products = graph, cached_products
+        self._view = graph.view if cached_products is None else None
 
     @collective
     def prepare(self) -> GraphView:
@@ -115,11 +115,11 @@ class WholeView:
         They are computed at the first call, at the latest by the first evaluation.
         """
         if self._view is None:
-            assert self.kept is not None
+            assert self.cached_products is not None
             graph = self._graph
             span = graph.products.trace.span("plan.cached_products")
             with span, graph.grid.run_position.before_epochs():
-                self._view = self.kept.for_evaluation(graph.view, graph.features)
+                self._view = self.cached_products.for_evaluation(graph.view, graph.features)
         return self._view
 
     @torch.no_grad()

@@ -170,7 +170,7 @@ class NodeObjective(SingleObjective):
         self.graph, self.grid, self.config = graph, graph.grid, config
         self.examples = LabelledRows(graph, config)
         self.whole = WholeView(graph, CachedProducts(config, graph.model_shape(config)))
-        self.about = GraphReport(graph, config, self.whole.kept)
+        self.about = GraphReport(graph, config, self.whole.cached_products)
 
     @classmethod
     @collective

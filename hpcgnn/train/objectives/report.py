@@ -32,7 +32,7 @@ class GraphReport(About):
 
     graph: LocalGraph
     config: Config
-    kept: CachedProducts | None = None
+    cached_products: CachedProducts | None = None
     counted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @override
@@ -91,7 +91,9 @@ class GraphReport(About):
     def details(self) -> dict[str, Any]:
         buffers = self.graph.grid.buffers
         sizes = {"ghost_bytes_max": buffers.ghosts.peak, "buffer_bytes": buffers.num_bytes}
-        kept = {} if self.kept is None else {"kept_bytes": self.kept.num_bytes}
+        kept = (
+            {} if self.cached_products is None else {"kept_bytes": self.cached_products.num_bytes}
+        )
         return {**sizes, **self.graph.details, **kept}
 
     @override

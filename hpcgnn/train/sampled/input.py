@@ -35,7 +35,7 @@ from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.train.sources.source import BatchExamples, BatchShare, StepData, SubgraphExamples
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 _COUNTED = 1 << 62
 """Seed of the subgraphs that are counted before training; no model has this seed."""
@@ -127,8 +127,8 @@ class StepInput(ABC):
         """Return the summary's facts about an epoch."""
 
     def make_ahead(
-        self, make: Callable[[Any], Made], items: Iterable[Any], least_depth: int = 1
-    ) -> Iterator[Made]:
+        self, make: Callable[[Any], Result], items: Iterable[Any], least_depth: int = 1
+    ) -> Iterator[Result]:
         """Yield the results of `make` on items, computed ahead by threads; see `Prefetch`."""
         config = self.views.context.config.sampling
         depth = max(config.ahead, least_depth)

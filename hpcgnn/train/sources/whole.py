@@ -82,11 +82,11 @@ class WholeSource(Source):
         rows_in_features = train_rows = graph.device.tensor(examples.trains.nonzero()[0])
         if self._restricted:
             rows_in_features = self._activate(graph.num_aggregations(config), train_rows)
-        if whole.kept is not None:
+        if whole.cached_products is not None:
             span = graph.products.trace.span("plan.cached_products")
             with span, graph.grid.run_position.before_epochs():
                 view, features = self._train_view, self._train_features
-                self._train_view = whole.kept.for_training(view, features)
+                self._train_view = whole.cached_products.for_training(view, features)
         whole.prepare()
         if config.train.label_augmentation > 0:
             with agree(graph.grid.world):
