@@ -35,6 +35,8 @@ extensions = [
 ]
 root_doc = "README"
 include_patterns = ["README.md", "docs/**.md", "benchmarks/README.md", "benchmarks/results/*.md"]
+# Sphinx walks through every folder that is not excluded.
+exclude_patterns = [".*", "build", "data", "runs"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "dollarmath"]
