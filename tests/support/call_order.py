@@ -102,10 +102,15 @@ def concerned_by(args: tuple[Any, ...], named: dict[str, Any]) -> Concerned | No
     """Return the ranks that a call concerns, from its arguments or the attributes of its object."""
     if not args:
         return first_of(named.values())
-    # The object may be an unfinished grid, which has no communicator yet.
-    concerned = of_value(args[0]) or first_of(args[1:]) or first_of(named.values())
-    if concerned is None and hasattr(args[0], "__dict__"):
-        concerned = first_of(vars(args[0]).values())
+    # The object may be an unfinished grid, which has no communicator yet: its type is not added.
+    own = args[0]
+    concerned = None if type(own) in WITHOUT_RANKS else of_value(own)
+    if concerned is None and len(args) > 1:
+        concerned = first_of(args[1:])
+    if concerned is None and named:
+        concerned = first_of(named.values())
+    if concerned is None and hasattr(own, "__dict__"):
+        concerned = first_of(vars(own).values())
     return concerned
 
 
