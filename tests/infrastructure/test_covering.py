@@ -47,6 +47,15 @@ def test_a_third_of_the_cases_has_both_numbers_of_ranks(number):
         assert len({name[0] for name in kept}) == min(len(kept), 2)
 
 
+def test_a_single_case_has_the_largest_number_of_ranks_for_a_fourth_of_the_functions():
+    cases = {"3": {RANKS: 3}, "4": {RANKS: 4}}
+    for every in (1, 3):
+        kept = [in_turn(f"function {i}", cases, every=every) for i in range(400)]
+        assert all(len(names) == 1 for names in kept)
+        assert 70 < sum(names == {"4"} for names in kept) < 130
+    assert in_turn("a function", {"4": {RANKS: 4}}) == {"4"}
+
+
 def test_what_one_rank_has_not_stays_on_ranks_where_it_is_little():
     for number in (2, 4, 5):
         cases = {f"{size}-{k}": {RANKS: size, "k": k} for size, k in product((3, 4), range(number))}
