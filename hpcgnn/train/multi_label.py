@@ -1,8 +1,9 @@
 """Multi-label metrics: F1, average precision, area under the ROC curve.
 
 Curves over thresholds come from counts of logits in bins, so that they are equal for any number of
-ranks, and messages have a fixed size. On both sides of 0, between 2^-11 and 2^5, a factor of two is
-divided into 512 bins; logits in the same bin count as equal.
+ranks, and messages have a fixed size. On both sides of 0, a factor of two is divided into 512 bins
+between 2^-11 and 2^5, and into 64 from there to 2^37, since features that are not scaled make large
+logits; logits in the same bin count as equal.
 """
 
 from collections.abc import Mapping
@@ -20,10 +21,11 @@ from hpcgnn.spmd import collective
 from hpcgnn.train.evaluation import SPLITS, Evaluation
 from hpcgnn.typing import FloatArray
 
-_STEP_BITS = 14
-_LOW_BITS = int(np.array(2.0**-11, np.float32).view(np.int32))
-_HIGH = float(np.nextafter(np.float32(32), np.float32(0)))
-_CENTRE = 16 << (23 - _STEP_BITS)
+_FINE_BITS, _COARSE_BITS = 14, 17
+_LOW_BITS, _MIDDLE_BITS = (int(np.array(2.0**k, np.float32).view(np.int32)) for k in (-11, 5))
+_HIGH = float(np.nextafter(np.float32(2.0**37), np.float32(0)))
+_FINE = 16 << (23 - _FINE_BITS)
+_CENTRE = _FINE + (32 << (23 - _COARSE_BITS))
 _BINS = 2 * _CENTRE + 1
 _PIECE_ROWS = 1 << 15
 
@@ -35,14 +37,17 @@ NO_CURVE: Counts = np.zeros((2, _BINS))
 def bins_of(logits: Tensor) -> Tensor:
     """Return the bin of each logit, from 0 to `_BINS` - 1, in ascending order of logits."""
     sizes = logits.abs().clamp(max=_HIGH).float().view(torch.int32)
-    steps = ((sizes - _LOW_BITS) >> _STEP_BITS).add(1).clamp(min=0).to(torch.int64)
+    fine = (sizes - _LOW_BITS).clamp(max=_MIDDLE_BITS - _LOW_BITS - 1) >> _FINE_BITS
+    coarse = (sizes - _MIDDLE_BITS) >> _COARSE_BITS
+    steps = (fine + (coarse + 1).clamp(min=0)).add(1).clamp(min=0).to(torch.int64)
     return _CENTRE + torch.where(logits < 0, -steps, steps)
 
 
 def lower_edge(index: int) -> float:
     """Return the lower edge of a bin, a logit."""
     steps = index - _CENTRE
-    bits = _LOW_BITS + (max(steps - 1, -steps) << _STEP_BITS)
+    edge = max(steps - 1, -steps)
+    bits = _LOW_BITS + (min(edge, _FINE) << _FINE_BITS) + (max(edge - _FINE, 0) << _COARSE_BITS)
     size = float(np.array(bits, np.int32).view(np.float32))
     return size if steps > 0 else -size
 
@@ -192,12 +197,17 @@ def best_threshold(curve: Counts) -> float:
 
     `curve` (2, bins) counts pairs without and with the label by the bin of their logit.
     """
-    negative, positive = curve[:, ::-1].cumsum(axis=1)
+    # Larger logits have a probability of 1, which nothing exceeds.
+    lowest, largest = _CENTRE - _FINE, _CENTRE + _FINE
+    within = curve[:, lowest : largest + 1].copy()
+    within[:, 0] += curve[:, :lowest].sum(axis=1)
+    within[:, -1] += curve[:, largest + 1 :].sum(axis=1)
+    negative, positive = within[:, ::-1].cumsum(axis=1)
     if positive[-1] == 0:
         return 0.5
     scores = 2 * positive / (positive + negative + positive[-1])
     # Bins have their end nearer to 0, so that logits on it are above the threshold.
-    logit = (1 - 2.0**-22) * lower_edge(len(scores) - 1 - int(scores.argmax()))
+    logit = (1 - 2.0**-22) * lower_edge(largest - int(scores.argmax()))
     return float(1 / (1 + np.exp(-logit)))
 
 

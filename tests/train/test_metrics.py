@@ -14,7 +14,16 @@ from hpcgnn.storage import Split
 from hpcgnn.train import label_metrics
 from hpcgnn.train.evaluation import SPLITS
 from hpcgnn.train.label_metrics import evaluate_single_label
-from hpcgnn.train.multi_label import bins_of, evaluate_multi_label, lower_edge
+from hpcgnn.train.multi_label import (
+    NO_CURVE,
+    LabelRule,
+    best_threshold,
+    bins_of,
+    curve_of,
+    evaluate_multi_label,
+    lower_edge,
+    of_curve,
+)
 from tests.support.matrices import uneven_starts
 from tests.support.training import (
     NUM_CLASSES,
@@ -53,13 +62,37 @@ def middles(logits: np.ndarray) -> np.ndarray:
 
 
 def test_bins_keep_the_order_of_logits() -> None:
-    logits = np.sort(np.concatenate([np.random.default_rng(1).normal(size=3000) * 5, [0, 40, -40]]))
+    rng, largest = np.random.default_rng(1), 2.0**38
+    drawn = [rng.normal(size=2000) * size for size in (5, 100, 1e6)]
+    edges = [[sign * 2.0**k for k in (-11, 5, 36)] for sign in (-1, 1)]
+    logits = np.sort(np.concatenate([*drawn, *edges, [0, largest, -largest]]))
     bins = bins_of(torch.from_numpy(logits)).numpy()
     assert (np.diff(bins) >= 0).all()
-    assert (np.abs(logits) < 32).sum() == len(logits) - 2
+    assert (bins[0], bins[-1]) == (0, len(NO_CURVE[0]) - 1)
     for logit, place in zip(logits[1:-1].tolist(), bins[1:-1].tolist(), strict=True):
         assert lower_edge(place) <= logit * (1 + 1e-7) + 1e-12
         assert logit <= lower_edge(place + 1) + abs(logit) * 1e-7
+
+
+@pytest.mark.parametrize("size", [1.0, 60.0, 1e5])
+def test_large_logits_have_curves_too(size: float) -> None:
+    # Features that are not scaled make logits like these; 1 / 64 of a logit is a tie.
+    rng = np.random.default_rng(4)
+    truth = rng.random(4000) < 0.2
+    logits = size * (rng.normal(size=4000) + truth - 0.5)
+    found = of_curve(curve_of(torch.from_numpy(logits), torch.from_numpy(truth)))
+    auc = np.greater.outer(logits[truth], logits[~truth]).mean()
+    order = np.argsort(-logits)
+    precision = (truth[order].cumsum() / np.arange(1, 4001))[truth[order]].mean()
+    assert found == pytest.approx({"average_precision": precision, "auc": auc}, abs=2e-3)
+
+
+def test_thresholds_have_probabilities_below_one() -> None:
+    logits = torch.tensor([90.0, 80.0, 50.0, -1000.0])
+    curve = curve_of(logits, torch.tensor([1, 1, 0, 0]))
+    threshold = best_threshold(curve)
+    assert 0.5 < threshold < 1
+    assert LabelRule(threshold).predicted(logits).tolist() == [True, True, True, False]
 
 
 @pytest.mark.parametrize("tuned", [False, True])
