@@ -233,12 +233,13 @@ class TableFile:
         return np.concatenate(parts, axis=1)
 
     def width(self, columns: Sequence[int]) -> int:
-        """Return the width of the matrix that `features` makes, from the first rows."""
+        """Return the width of the matrix that `features` makes, from the first rows, if any."""
         if all(self.numeric[column] for column in columns):
             return len(columns)
         for table in self.blocks(self.feature_kinds(columns)):
             return int(self.features(table, columns).shape[1])
-        return 0
+        # Below a header without rows, nothing tells of vectors.
+        return len(columns)
 
     def integers(self, column: int) -> NDArray[np.int64]:
         """Return a whole column of integers; raises `InputError`."""

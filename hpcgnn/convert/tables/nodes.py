@@ -130,20 +130,24 @@ def open_nodes(
     for path in matrices:
         file_shape(path)
     table_paths = [path for path in paths if path not in matrices]
-    files = [_open_file(path) for path in table_paths]
+    given = [name for text in columns.values() for name in text.split("+")]
+    known = _KNOWN_NODES | {
+        name.lower() for name in (*given, *(features or ())) if not name.isdecimal()
+    }
+    files = [_open_file(path, known) for path in table_paths]
     tables = tuple(_read_roles(file, columns, features, section, files) for file in files)
     if len(matrices) > 1 or (matrices and any(table.features for table in tables)):
         raise InputError(f"--nodes {matrices[0]}: features are given twice; keep one of them")
     return NodeTables(tuple(paths), tables, next(iter(matrices), None), section)
 
 
-def _open_file(path: Path) -> TableFile:
-    file = TableFile.open(path, _KNOWN_NODES)
+def _open_file(path: Path, known: frozenset[str]) -> TableFile:
+    file = TableFile.open(path, known)
     if not file.header_line and len(file.head) > 1:
         first, below = file.head[:2]
         # Columns are numbered from 0, above numbers with decimal points.
         if len(first) > 2 and counts_columns(first) and any("." in field for field in below):
-            return TableFile.open(path, _KNOWN_NODES, header=True)
+            return TableFile.open(path, known, header=True)
     return file
 
 

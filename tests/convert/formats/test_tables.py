@@ -141,6 +141,33 @@ def test_numbers_of_columns_are_a_header(tmp_path: Path) -> None:
         assert convert(path, tmp_path / "out.h5", format_name="edge-list").input_edges == 2
 
 
+def test_a_first_line_that_has_the_given_names_is_a_header(tmp_path: Path) -> None:
+    # Words above words: only the names that are given tell the header.
+    found = build(
+        tmp_path,
+        nodes="Who,Team\nu1,cat\nu2,dog\nu3,cat\n",
+        node_columns=("id=Who", "label=Team"),
+    )
+    assert names_of(tmp_path / "out.h5") == ["u1", "u2", "u3"]
+    np.testing.assert_array_equal(found.nodes.labels, [0, 1, 0])
+
+
+def test_a_relation_without_edges_keeps_its_columns_of_features(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    described = ""
+    for relation, lines in (("pays", "a,b,3,1.5\n"), ("owes", "")):
+        write(folder / f"{relation}.csv", f"from,to,amount,day\n{lines}")
+        described += (
+            f'[edges."firm,{relation},firm"]\nfiles = ["{relation}.csv"]\n'
+            'features = ["amount", "day"]\n'
+        )
+    write(folder / "graph.toml", described)
+    convert(folder, tmp_path / "out.h5", format_name="tables")
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        assert [store.edge_features(name)[0] for name in store.relations] == [2, 2]
+
+
 def test_a_first_line_of_names_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "edges.csv", "user,item\nann,pen\n")
     assert convert(path, tmp_path / "out.h5", format_name="edge-list").input_edges == 2
