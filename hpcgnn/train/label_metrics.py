@@ -20,9 +20,11 @@ from hpcgnn.train.evaluation import (
 )
 from hpcgnn.train.multi_label import (
     NO_CURVE,
+    about,
     curve_of,
     evaluate_multi_label,
     f1_of,
+    middle_of,
     of_curve,
 )
 from hpcgnn.typing import FloatArray
@@ -86,7 +88,6 @@ def evaluate_single_label(
     losses = np.zeros((len(SPLITS), 1))
     # Nodes by class: predicted correctly, predicted, and true.
     counts = np.zeros((len(SPLITS), 3, num_classes))
-    curves = np.zeros((len(SPLITS) * (num_classes == 2), *NO_CURVE.shape))
     # In pieces: all rows in float64 would dominate the memory of a small model. Exact losses are
     # collective, and ranks have different numbers of rows: take all at once.
     step = max(len(logits_NC), 1) if arithmetic().sums_are_whole else _ROWS
@@ -98,9 +99,6 @@ def evaluate_single_label(
         for row, split in enumerate(splits):
             inside = split_T == split
             losses[row] += float(arithmetic().loss(losses_T[inside]))
-            if num_classes == 2:
-                logits, labels = logits_TC[inside], labels_T[inside]
-                curves[row] += curve_of(logits[:, 1] - logits[:, 0], labels)
         # One count for all splits: number the pairs of a split and a class.
         first_T, predicted_T = split_T.long() * num_classes, logits_TC.argmax(dim=1)
         true_T = first_T + labels_T
@@ -108,8 +106,9 @@ def evaluate_single_label(
         for column, numbers in enumerate(pairs):
             found = numbers.bincount(minlength=len(Split) * num_classes).cpu().numpy()
             counts[:, column] += found.reshape(len(Split), num_classes)[splits]
-    for sums in (losses, counts, curves):
+    for sums in (losses, counts):
         allreduce_sum(grid.layer, sums)
+    curves = _curves(grid, logits_NC, labels_N, split_N) if num_classes == 2 else ()
     hits, _, true = counts.sum(axis=2).T
     values = means_by_split(SPLITS, np.stack([true, losses[:, 0], hits], axis=1))
     for prefix, macro_f1 in zip(SPLITS, _macro_f1(counts), strict=True):
@@ -118,6 +117,27 @@ def evaluate_single_label(
     for prefix, curve in zip(SPLITS, curves, strict=False):
         values |= {f"{prefix}_{name}": value for name, value in of_curve(curve).items()}
     return Evaluation(values, "accuracy", _one_class(counts[-1], names))
+
+
+@collective
+def _curves(grid: ProcessGrid, logits_N2: Tensor, labels_N: Tensor, split_N: Tensor) -> FloatArray:
+    """Return the curves (splits, 2, bins) of the difference of two classes' logits."""
+    judged = (labels_N >= 0) & (split_N != int(Split.NONE))
+    spread, curves = np.zeros_like(NO_CURVE), np.zeros((len(SPLITS), *NO_CURVE.shape))
+    pieces = judged.nonzero()[:, 0].split(_ROWS)
+    for rows in pieces:
+        logits = logits_N2[rows]
+        spread += curve_of(logits[:, 1] - logits[:, 0], labels_N[rows])
+    allreduce_sum(grid.layer, spread)
+    middle = middle_of(spread.sum(axis=0))
+    for rows in pieces:
+        logits, split = logits_N2[rows], split_N[rows]
+        shifted = about(middle, logits[:, 1] - logits[:, 0])
+        for row, part in enumerate(SPLITS.values()):
+            inside = split == int(part)
+            curves[row] += curve_of(shifted[inside], labels_N[rows][inside])
+    allreduce_sum(grid.layer, curves)
+    return curves
 
 
 def _macro_f1(counts: FloatArray) -> list[float | None]:

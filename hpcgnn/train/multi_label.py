@@ -6,6 +6,7 @@ between 2^-11 and 2^5, and into 64 from there to 2^37, since features that are n
 logits; logits in the same bin count as equal.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -209,6 +210,22 @@ def best_threshold(curve: Counts) -> float:
     # Bins have their end nearer to 0, so that logits on it are above the threshold.
     logit = (1 - 2.0**-22) * lower_edge(largest - int(scores.argmax()))
     return float(1 / (1 + np.exp(-logit)))
+
+
+def middle_of(numbers: Counts) -> float:
+    """Return a logit next to the median one, from the numbers of logits (bins,); 0 without any."""
+    places = np.flatnonzero(2 * numbers.cumsum() >= max(numbers.sum(), 1))
+    return lower_edge(int(places[0])) if len(places) else 0.0
+
+
+def about(middle: float, logits: Tensor) -> Tensor:
+    """Return logits in the same order, with the finest bins next to `middle`.
+
+    Logits of a rare class, or after few steps, are almost equal, and would share a few bins.
+    """
+    _, exponent = math.frexp(max(abs(middle), 2.0**-11))
+    # Of float32, so that equal rows remain in one bin.
+    return (logits.double() - middle) * 2.0 ** (3 - exponent)
 
 
 def of_curve(curve: Counts) -> dict[str, float]:

@@ -87,6 +87,24 @@ def test_large_logits_have_curves_too(size: float) -> None:
     assert found == pytest.approx({"average_precision": precision, "auc": auc}, abs=2e-3)
 
 
+@pytest.mark.parametrize("middle", [0.0, -4.6, 700.0])
+def test_two_classes_of_almost_equal_logits_have_curves(comm: MPI.Intracomm, middle: float) -> None:
+    # As after few steps, where one class is rare.
+    rng = np.random.default_rng(3)
+    labels = (rng.random(6000) < 0.1).astype(np.int64)
+    difference = middle + 1e-3 * max(abs(middle), 1) * (rng.normal(size=6000) + labels)
+    logits = torch.from_numpy(np.stack([0 * difference, difference], axis=1).astype(np.float32))
+    split = torch.full((6000,), int(Split.TEST), dtype=torch.uint8)
+    mine = slice(6000 * comm.rank // comm.size, 6000 * (comm.rank + 1) // comm.size)
+    with ProcessGrid(comm) as grid:
+        found = evaluate_single_label(
+            grid, logits[mine], torch.from_numpy(labels)[mine], split[mine]
+        )
+    precision, auc = curves(labels > 0, logits[:, 1].numpy())
+    assert found.values["test_auc"] == pytest.approx(auc, abs=1e-3)
+    assert found.values["test_average_precision"] == pytest.approx(precision, abs=5e-3)
+
+
 def test_thresholds_have_probabilities_below_one() -> None:
     logits = torch.tensor([90.0, 80.0, 50.0, -1000.0])
     curve = curve_of(logits, torch.tensor([1, 1, 0, 0]))
@@ -188,7 +206,8 @@ def test_single_label(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int, num_classes: int
 ) -> None:
     rng = np.random.default_rng(9)
-    logits = middles(rng.normal(size=(NUM_NODES, num_classes))).astype(np.float32)
+    # Ties are exact, and others are in other bins.
+    logits = (np.round(8 * rng.normal(size=(NUM_NODES, num_classes))) / 8).astype(np.float32)
     logits[:, 0] *= num_classes > 2
     labels = rng.integers(-1, num_classes, NUM_NODES)
     split = rng.integers(0, 4, NUM_NODES).astype(np.uint8)

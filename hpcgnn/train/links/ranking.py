@@ -166,39 +166,63 @@ def _pieces(
 HITS = (1, 10)
 """The ranks k of Hits@k."""
 
-_STEPS: Mapping[str, float] = {"float32": 2.0**-18, "float64": 2.0**-32}
+_CLOSE: Mapping[str, float] = {"float32": 2.0**-15, "float64": 2.0**-29}
 
 
 @dataclass(frozen=True, eq=False)
 class LinkScores:
     """Float64 scores of the edges (E,) of a rank and of their negatives (E, K).
 
-    Scores that differ by less than half of `step`, which is the same on all ranks, count as equal.
+    Scores count as equal if they differ by less than half of `close`, relative to the larger of
+    their own size and the usual `size` of scores, which is the same on all ranks. Not relative to
+    the largest score: a single node with a huge feature would make all others tie.
     """
 
     edges: FloatArray
     wrong: FloatArray
-    step: float
+    size: float
+    close: float
 
     @classmethod
     @collective
     def of(
         cls, grid: ProcessGrid, edges: FloatArray, wrong: FloatArray, dtype: str
     ) -> "LinkScores":
-        """Return the scores, computed in `dtype` (float32 or float64), with their step.
+        """Return the scores, computed in `dtype` (float32 or float64).
 
         Nodes with equal inputs should tie, but the last bits of their scores depend on the rank
-        that computed them. The step keeps metrics independent of that.
+        that computed them. `close` keeps metrics independent of that.
         """
         largest = np.array([max(np.abs(scores).max(initial=0) for scores in (edges, wrong))])
         allreduce_max(grid.layer, largest)
-        step = max(float(largest[0]), np.finfo(np.float64).tiny) * _STEPS[dtype]
-        return cls(edges, wrong, step)
+        sizes = np.abs(edges[edges != 0])
+        logs = np.array([np.log2(sizes).sum(), len(sizes)])
+        allreduce_sum(grid.layer, logs)
+        # The geometric mean, as a power of two, which does not depend on the order of the sum.
+        usual = np.exp2(np.round(logs[0] / logs[1])) if logs[1] else 0.0
+        # Sums that cancel leave rounding errors of the largest.
+        least = max(2.0**-20 * float(largest[0]), np.finfo(np.float64).tiny)
+        return cls(edges, wrong, max(float(usual), least), _CLOSE[dtype])
 
     @property
     def bounds(self) -> tuple[FloatArray, FloatArray]:
         """The lowest and the highest scores (E,) that count as equal to those of the edges."""
-        return self.edges - self.step / 2, self.edges + self.step / 2
+        reach = self.close / 2 * np.maximum(np.abs(self.edges), self.size)
+        return self.edges - reach, self.edges + reach
+
+    def numbered(self) -> tuple[GlobalIndices, GlobalIndices]:
+        """Return ascending whole numbers for the scores of edges (E,) and of negatives (E * K,).
+
+        Scores that count as equal have the same number, or the next one.
+        """
+        # Of a run that diverges, which its losses end, scores are not finite.
+        with np.errstate(invalid="ignore"):
+            # Linear up to the usual size, logarithmic beyond.
+            edges, wrong = (
+                np.round(np.arcsinh(scores / self.size) / self.close).astype(np.int64)
+                for scores in (self.edges, self.wrong.reshape(-1))
+            )
+        return edges, wrong
 
     def ranks(self) -> FloatArray:
         """Return the rank (E,) of each edge among its negatives; see `rank_metrics`."""
@@ -273,11 +297,8 @@ def area_under_curve(grid: ProcessGrid, scores: LinkScores) -> float:
 
     Ties count half. The scores are sorted over all ranks, with ties on one rank.
     """
-    # Rounding to whole steps makes almost equal scores tie; the keys of edges become odd.
-    whole = [np.round(values / scores.step) for values in (scores.edges, scores.wrong.reshape(-1))]
-    # Of a run that diverges, which its losses end, scores are not finite.
-    with np.errstate(invalid="ignore"):
-        keys = np.concatenate([values.astype(np.int64) for values in whole])
+    # The keys of edges become odd.
+    keys = np.concatenate(scores.numbered())
     owners = owners_in_order(grid.layer, keys)
     keys *= 2
     keys[: len(scores.edges)] += 1

@@ -199,6 +199,32 @@ def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
     assert nothing == {}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_node_with_a_huge_score_leaves_the_other_metrics_alone(
+    comm: MPI.Intracomm, dtype: str
+) -> None:
+    rng = np.random.default_rng(5)
+    edges, wrong = rng.normal(size=300) + 1, rng.normal(size=(300, 20))
+    wrong[17, 3] = 1e9
+    mine = np.arange(300) % comm.size == comm.rank
+    with ProcessGrid(comm) as grid:
+        scores = LinkScores.of(grid, edges[mine], wrong[mine], dtype)
+        found = {**rank_metrics(grid, scores.ranks()), "auc": area_under_curve(grid, scores)}
+    ranks = 1 + (wrong > edges[:, None]).sum(1)
+    expected = {"mrr": np.mean(1 / ranks), "auc": np.greater.outer(edges, wrong).mean()}
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e20])
+def test_scores_that_differ_by_rounding_tie(comm: MPI.Intracomm, size: float) -> None:
+    rounding = 1 + 1e-7 * np.random.default_rng(6).uniform(-1, 1, (40, 9))
+    scores = size * np.repeat([-3.0, 0.0, 1e-3, 2.0], 10)[:, None] * rounding
+    mine = np.arange(40) % comm.size == comm.rank
+    with ProcessGrid(comm) as grid:
+        found = LinkScores.of(grid, scores[mine, 0], scores[mine, 1:], "float32")
+    np.testing.assert_array_equal(found.ranks(), np.full(mine.sum(), 5.0))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
