@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hpcgnn.autograd import arithmetic, cross_entropies
@@ -124,7 +125,7 @@ def _curves(grid: ProcessGrid, logits_N2: Tensor, labels_N: Tensor, split_N: Ten
     """Return the curves (splits, 2, bins) of the difference of two classes' logits."""
     judged = (labels_N >= 0) & (split_N != int(Split.NONE))
     spread, curves = np.zeros_like(NO_CURVE), np.zeros((len(SPLITS), *NO_CURVE.shape))
-    pieces = judged.nonzero()[:, 0].split(_ROWS)
+    pieces = torch.split(judged.nonzero()[:, 0], _ROWS)
     for rows in pieces:
         logits = logits_N2[rows]
         spread += curve_of(logits[:, 1] - logits[:, 0], labels_N[rows])

@@ -19,6 +19,9 @@ from hpcgnn.storage.graph.sorting import split_places
 from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.typing import Array
 
+_WITH_COLUMNS = ("features", "labels")
+"""The arrays of `EdgeData` that are matrices."""
+
 
 @dataclass(frozen=True, eq=False)
 class SeriesArrays:
@@ -80,6 +83,7 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
     """Write a store at `path`; raises `InputError` for wrong values."""
     if source.graph is not None:
         _check_within_graphs(np.asarray(source.graph), source.edges)
+    _check_edge_data(source)
     label_array = None if source.labels is None else np.asarray(source.labels)
     num_classes = source.num_classes
     if num_classes is None:
@@ -173,6 +177,29 @@ def _check_within_graphs(graph: Array, edges: Mapping[str, Sequence[ArrayLike]])
     for source, target, *_ in edges.values():
         if (graph[np.asarray(source)] != graph[np.asarray(target)]).any():
             raise InputError("an edge joins nodes of two graphs; leave it out")
+
+
+def _check_edge_data(source: GraphArrays) -> None:
+    """Raise `InputError` unless each array of edges has a row for each edge of its relation."""
+    arrays = [
+        (f"edge_data[{relation!r}].{name}", relation, np.shape(array), name in _WITH_COLUMNS)
+        for relation, data in (source.edge_data or {}).items()
+        for name, array in vars(data).items()
+        if array is not None
+    ]
+    series = source.series.edge_values if source.series is not None else {}
+    relation = next(iter(source.edges), "")
+    arrays += [
+        (f"edge_values[{name!r}]", relation, values.shape[1:], True)
+        for name, values in series.items()
+    ]
+    for what, relation, shape, is_matrix in arrays:
+        if relation not in source.edges:
+            raise InputError(f"{what}: there is no such relation among edges; name one of them")
+        count = np.size(source.edges[relation][0])
+        if len(shape) != 1 + is_matrix or shape[0] != count:
+            rows = f"({count}, columns)" if is_matrix else f"({count},)"
+            raise InputError(f"{what}: has shape {shape}; its edges need {rows}")
 
 
 def count_classes(labels: np.ndarray[Any, Any] | None, class_names: tuple[str, ...]) -> int:

@@ -14,6 +14,7 @@ from hpcgnn.storage import (
     EdgeData,
     GraphArrays,
     GraphStore,
+    SeriesArrays,
     StoreHeader,
     StoreWriter,
     store_from_arrays,
@@ -142,3 +143,30 @@ def test_damaged_data_are_named(tmp_path: Path) -> None:
                     edge_data={"": data},
                 ),
             )
+
+
+@pytest.mark.parametrize(
+    ("relation", "data", "message"),
+    [
+        ("", EdgeData(np.ones((9, 2))), r"\[''\].features: has shape \(9, 2\); .* \(4, columns\)"),
+        ("", EdgeData(np.ones((4, 2)), labels=np.ones((1, 1), np.int32)), r"labels: .* \(1, 1\)"),
+        ("", EdgeData(labels=np.ones(4, np.int32)), r"labels: has shape \(4,\); .* \(4, columns\)"),
+        ("", EdgeData(split=np.ones(5, np.uint8)), r"split: has shape \(5,\); .* need \(4,\)"),
+        ("owes", EdgeData(np.ones((4, 1))), r"\['owes'\].features: there is no such relation"),
+    ],
+)
+def test_data_of_other_edges_are_refused(
+    tmp_path: Path, relation: str, data: EdgeData, message: str
+) -> None:
+    # More rows than edges were cut off, and one row was the data of all edges.
+    edges = {"": ([0, 1, 2, 0], [1, 2, 0, 2])}
+    graph = GraphArrays(name="g", num_nodes=3, edges=edges, edge_data={relation: data})
+    with pytest.raises(InputError, match=message):
+        store_from_arrays(tmp_path / "g.h5", graph)
+
+
+def test_values_of_other_edges_are_refused(tmp_path: Path) -> None:
+    series = SeriesArrays([0.0], [0, 1], {}, {"flow": np.ones((1, 3, 1))})
+    graph = GraphArrays(name="g", num_nodes=2, edges={"": ([0, 1], [1, 0])}, series=series)
+    with pytest.raises(InputError, match=r"edge_values\['flow'\]: has shape \(3, 1\)"):
+        store_from_arrays(tmp_path / "g.h5", graph)
