@@ -732,6 +732,13 @@ def test_files_with_vectors_of_other_widths_are_refused(tmp_path: Path) -> None:
         )
 
 
+def test_a_description_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    write(tmp_path / "e.csv", "src,dst\n0,1\n")
+    text = '\ufeff[edges."u,k,u"]\nfiles = ["e.csv"]\n'
+    path = write(tmp_path / "graph.toml", text)
+    assert convert_to(tmp_path / "out.h5", path, "tables").store.num_edges() == 1
+
+
 def test_a_description_is_named_itself_and_names_the_graph(tmp_path: Path) -> None:
     file = shop(tmp_path / "shop") / "graph.toml"
     assert detect(file) == ("tables", "it is a graph.toml")
