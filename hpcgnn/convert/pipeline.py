@@ -4,6 +4,7 @@ import io
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -189,7 +190,7 @@ def _write(
                 node_types=tuple(kind.name for kind in nodes.kinds),
                 splits=split_names(nodes),
                 edge_labels=source.edge_labels,
-                feature_names=() if nodes.features is None else nodes.features.names,
+                feature_names=_feature_names(nodes),
                 edge_feature_names=source.edge_feature_names,
                 sparse_columns=0 if sparse is None else sparse.num_columns,
                 provenance=provenance,
@@ -396,6 +397,13 @@ def _missing(
         files = f", or {splits_from}" if splits_from else ""
         missing["split"] = f"{none}--random-split 60,20,20, or {table} with a column split{files}"
     return missing
+
+
+def _feature_names(nodes: Nodes) -> tuple[str, ...]:
+    """Return the names of feature columns, type after type; () unless all have one."""
+    tables = [nodes.features, *(kind.features for kind in nodes.kinds)]
+    parts = [table for table in tables if table is not None and table.num_columns]
+    return tuple(chain.from_iterable(p.names for p in parts)) if all(p.names for p in parts) else ()
 
 
 def _default_name(path: Path) -> str:
