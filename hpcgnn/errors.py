@@ -23,6 +23,10 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 """Exit status of a command that was ended by SIGTERM, after cleaning up its files."""
 
 
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of a command that the user has interrupted (Ctrl-C)."""
+
+
 class InputError(ValueError):
     """The user's input or environment is at fault.
 

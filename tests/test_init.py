@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -133,6 +134,19 @@ def test_keeps_a_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(InputError, match="exists already"):
         run(monkeypatch, write(tmp_path / "g.h5"), "-o", out)
     assert out.read_text() == "mine"
+
+
+def test_leaves_no_part_of_a_file_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, limits = write(tmp_path / "g.h5"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(InputError, match="cannot be written"):
+            run(monkeypatch, store, "-o", tmp_path / "mine.toml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (tmp_path / "mine.toml").exists()
 
 
 def test_jobs_are_written_for_this_environment(

@@ -149,6 +149,20 @@ def test_a_fault_of_the_input_is_one_line(
         assert capfd.readouterr().err == f"hpcgnn train: error: {line}\n"
 
 
+def test_an_interruption_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_world: MPI.Intracomm) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "world_of_ranks", lambda: MPI.COMM_SELF)
+    for run in (launch.run_mpi_command, launch.run_command):
+        with pytest.raises(SystemExit) as ended:
+            run("train", interrupted)
+        assert ended.value.code == 130
+        assert capfd.readouterr().err == "hpcgnn train: interrupted\n"
+
+
 @pytest.mark.parametrize(
     ("error", "amount"),
     [

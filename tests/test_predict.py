@@ -19,7 +19,7 @@ from hpcgnn.comm import CollectiveInputError
 from hpcgnn.commands.command import find_command
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.storage import GraphArrays, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.train.predict import read_ids
 from tests.support import training
 from tests.support.dense_models import Dense, sage_layer
@@ -373,3 +373,42 @@ def test_names_of_columns_and_classes_are_those_of_training(
         with pytest.raises(CollectiveInputError, match=message):
             predict(out, "--store", store(name, **other))
     predict(out, "--store", store("renamed", columns="e,b", of_edges="f,g"))
+
+
+def test_columns_of_node_types_are_compared(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def store(name: str, columns: str = "b,c") -> Path:
+        folder = comm_tmp_path / name
+        if comm.rank == 0:
+            folder.mkdir()
+            (folder / "graph.toml").write_text(
+                "".join(f'[nodes.{kind}]\nfiles = ["{kind}.csv"]\n' for kind in "uv")
+                + '[edges."u,k,v"]\nfiles = ["e.csv"]\n'
+            )
+            rows = [f"{i},{i},{i % 2},{'valid' if i > 6 else 'train'}" for i in range(9)]
+            (folder / "u.csv").write_text("\n".join(["id,b,label,split", *rows]))
+            rows = [f"{i},{i},{9 - i}" for i in range(9)]
+            (folder / "v.csv").write_text("\n".join([f"id,{columns}", *rows]))
+            (folder / "e.csv").write_text("\n".join(["src,dst", *(f"{i},{i}" for i in range(9))]))
+            plain, parts = folder / "plain.h5", str(max(4, comm.size))
+            find_command("convert").call([str(folder), "-o", str(plain)])
+            find_command("partition").call(
+                [str(plain), "--parts", parts, "--method", "block", "-o", str(folder / "g.h5")]
+            )
+        comm.Barrier()
+        return folder / "g.h5"
+
+    words = ("model.hidden=4", "train.epochs=1")
+    given = store("trained")
+    run = training.train(comm, training.make_config(given, comm_tmp_path / "run", *words))
+    predict = training.predict_with(comm, run, monkeypatch, capsys)
+    message = "feature of v, 0 'c', but it was trained with 'b'"
+    with pytest.raises(CollectiveInputError, match=message):
+        predict(comm_tmp_path / "out.csv", "--store", store("turned", "c,b"))
+    predict(comm_tmp_path / "out.csv", "--store", store("renamed", "d,c"))
+    with GraphStore.open(given) as opened:
+        assert opened.feature_names == ("b", "b", "c")

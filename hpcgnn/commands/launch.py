@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from hpcgnn.commands.streams import guard_streams
 from hpcgnn.config.command_line import given
 from hpcgnn.errors import (
+    EXIT_INTERRUPTED,
     EXIT_TERMINATED,
     USAGE_ERROR,
     CollectiveExit,
@@ -61,10 +62,14 @@ def start(name: str) -> NoReturn:
 def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     """Run a command as one process and exit with its status; an input error prints one line.
 
-    Any exception other than `InputError` passes through with its traceback.
+    So does Ctrl-C. Any exception other than `InputError` passes through with its traceback.
     """
-    with faults_told(name), exit_on_sigterm(), paths_told():
-        status = main()
+    try:
+        with faults_told(name), exit_on_sigterm(), paths_told():
+            status = main()
+    except KeyboardInterrupt:
+        _say_interrupted(name)
+        raise SystemExit(EXIT_INTERRUPTED) from None
     raise SystemExit(status or 0)
 
 
@@ -80,6 +85,10 @@ def faults_told(name: str) -> Iterator[None]:
     except InputError as error:
         _say(name, error)
         raise SystemExit(USAGE_ERROR) from None
+
+
+def _say_interrupted(name: str) -> None:
+    sys.stderr.write(f"{f'hpcgnn {name}'.rstrip()}: interrupted\n")
 
 
 def _say(name: str, error: InputError) -> None:
@@ -133,6 +142,11 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
         status = USAGE_ERROR
     except CollectiveExit:
         raise
+    except KeyboardInterrupt:
+        if world.rank == 0:
+            _say_interrupted(name)
+        _end(world, EXIT_INTERRUPTED)
+        status = EXIT_INTERRUPTED
     except SystemExit as end:
         if end.code != EXIT_TERMINATED and world.size > 1:
             _print_traceback(world)

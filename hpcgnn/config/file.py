@@ -53,7 +53,7 @@ def load_config(
     tables: dict[str, dict[str, Any]] = {}
     if path is not None:
         try:
-            tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except IsADirectoryError:
             inside = Path(path, "config.toml")
             raise InputError(

@@ -68,6 +68,14 @@ class LinksConfig:
 
     def __post_init__(self) -> None:
         check_values("links", self)
+        if not self.stored:
+            self.check_shares()
+
+    def check_shares(self) -> None:
+        """Raise `InputError` unless the shares leave edges to aggregate over.
+
+        A split in the store decides instead, but only the store tells whether it has one.
+        """
         total = self.train + self.valid + self.test
         require(
             total < 1, "links.train + links.valid + links.test", round(total, 9), "must be below 1"

@@ -4,6 +4,7 @@ import io
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +152,8 @@ def _write(
         if reads:
             _check_density(source, num_nodes, feed.num_edges, options.num_nodes)
             _check_edges(series, feed.num_edges, source)
+    if reads:
+        nodes = _without_no_labels(nodes, source.path, readers)
     with nullcontext() if readers is ranks else ranks.agree():
         if reads and options.random_split is not None:
             nodes = _with_split(nodes, num_nodes, options, readers)
@@ -187,7 +190,7 @@ def _write(
                 node_types=tuple(kind.name for kind in nodes.kinds),
                 splits=split_names(nodes),
                 edge_labels=source.edge_labels,
-                feature_names=() if nodes.features is None else nodes.features.names,
+                feature_names=_feature_names(nodes),
                 edge_feature_names=source.edge_feature_names,
                 sparse_columns=0 if sparse is None else sparse.num_columns,
                 provenance=provenance,
@@ -227,6 +230,7 @@ def _write(
     with open_store(ranks, out, header, sizes, declare) as writer:
         with ranks.agree():
             own_edges = feed.write(writer)
+        feed.sum_roles()
         feed.gather_places()
         with ranks.agree():
             for column in columns:
@@ -259,7 +263,7 @@ def _write(
         link_split=feed.link_split,
         ignored=source.ignored
         + (("the split of the input, replaced by --random-split",) if replaced else ()),
-        missing=_missing(nodes, targets, source.splits_from),
+        missing=_missing(nodes, targets, source.splits_from, splits),
         targets=targets,
         fields={a.name: a.info.num_columns for a in series.fields} if series else {},
         num_steps=len(series.times) if series else 0,
@@ -331,6 +335,19 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Ra
     return replace(nodes, splits={"": own_split})
 
 
+def _without_no_labels(nodes: Nodes, path: Path, ranks: RankGroup) -> Nodes:
+    """Return the nodes without labels if all of them are missing and no split needs them."""
+    labels = nodes.labels
+    if labels is None or labels.multi_label:
+        return nodes
+    needed = any((split != Split.NONE).any() for split in nodes.splits.values())
+    if any(ranks.gather(bool(needed or (labels.values >= 0).any()))):
+        return nodes
+    if ranks.rank == 0:
+        report(f"{path}: no node has a label; the store gets none")
+    return replace(nodes, labels=None)
+
+
 def _report_signs(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
     """Report unlabelled nodes (-1) if -1 and 1 may have been meant as two classes."""
     if labels is None or labels.multi_label or labels.class_names or labels.num_classes != 2:
@@ -358,7 +375,12 @@ def _report_gaps(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
         )
 
 
-def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, str]:
+def _missing(
+    nodes: Nodes,
+    targets: Path | None,
+    splits_from: str,
+    splits: Mapping[str, Mapping[str, int]],
+) -> dict[str, str]:
     """Return what the store lacks for training, with the option that supplies it."""
     missing = {}
     if nodes.features is None and not nodes.kinds and nodes.series is None:
@@ -370,10 +392,18 @@ def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, 
     table = "--nodes FILE" if nodes.graph is None else "--graphs FILE"
     if nodes.labels is None and targets is None:
         missing["labels"] = f"{table} with a column label; or train with graph.targets=FILE"
-    if not nodes.splits:
+    if not next(iter(splits.values()), {}).get("train"):
+        none = "no node is in its training set; " if splits else ""
         files = f", or {splits_from}" if splits_from else ""
-        missing["split"] = f"--random-split 60,20,20, or {table} with a column split{files}"
+        missing["split"] = f"{none}--random-split 60,20,20, or {table} with a column split{files}"
     return missing
+
+
+def _feature_names(nodes: Nodes) -> tuple[str, ...]:
+    """Return the names of feature columns, type after type; () unless all have one."""
+    tables = [nodes.features, *(kind.features for kind in nodes.kinds)]
+    parts = [table for table in tables if table is not None and table.num_columns]
+    return tuple(chain.from_iterable(p.names for p in parts)) if all(p.names for p in parts) else ()
 
 
 def _default_name(path: Path) -> str:

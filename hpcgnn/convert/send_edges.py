@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from hpcgnn.storage import (
     EdgeBuilder,
     EdgeColumns,
     EdgeData,
+    SortedRows,
     SpillFile,
     Split,
     StoreWriter,
@@ -60,12 +61,15 @@ def role_sizes(counts: Array) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _Counts:
-    """Counts of what one rank has read, up to the order `end`; `done` once it has read all."""
+    """Counts of what one rank has read, up to the order `end`; `done` once it has read all.
+
+    `largest` is the largest id among edges of weight 0, which reach no builder.
+    """
 
     edges: int = 0
     zero: int = 0
     loops: int = 0
-    roles: list[int] = field(default_factory=lambda: [0] * len(Split))
+    largest: int = -1
     end: int = 0
     done: bool = False
 
@@ -99,6 +103,7 @@ class EdgeFeed:
         self._symmetry, self._counts = SymmetryCheck(), _Counts()
         self._starts = np.zeros(1, np.int64)
         self.link_split: dict[str, int] = {}
+        self._roles = np.zeros(len(Split), np.int64)
         self.undirected = self._mirrors
         self.num_nodes = source.num_nodes or 0
         self.num_edges = self.num_zero = self.num_loops = 0
@@ -162,8 +167,11 @@ class EdgeFeed:
             self._save()
         self._sum_up()
         with self._ranks.agree():
-            if self.num_edges == 0:
-                raise InputError(f"{self._source.path}: the graph has no edges; check the input")
+            if self.num_edges == self.num_zero:
+                which = " but those of weight 0" if self.num_zero else ""
+                raise InputError(
+                    f"{self._source.path}: the graph has no edges{which}; check the input"
+                )
 
     @property
     def rows(self) -> range:
@@ -193,15 +201,33 @@ class EdgeFeed:
         for relation, builder in self.builders.items():
             title = f"writing edges {relation}".rstrip()
             progress = row_progress(title, len(rows), quiet=self._ranks.rank > 0)
+            first = rows.start
             with progress, naming(self._source.path):
                 for block in builder.blocks(rows.start, rows.stop):
                     writer.append_rows(block, relation)
                     if self._written is not None and block.data.place is not None:
                         self._written.append(block.data.place)
                     num_edges[relation] += block.num_edges
+                    self._roles += self._roles_of(block, first)
+                    first += block.num_rows
                     progress.advance(block.num_rows)
                     watchdog.beat()
         return num_edges
+
+    def _roles_of(self, block: SortedRows, first: int) -> Array:
+        """Return how many edges have each role in rows from `first` on; added reverses are none."""
+        roles = block.data.split
+        if roles is None:
+            return np.zeros(len(Split), np.int64)
+        if self._mirrors:
+            rows = np.repeat(first + np.arange(block.num_rows), np.diff(block.indptr))
+            roles = roles[block.indices <= rows]
+        return np.bincount(roles, minlength=len(Split))
+
+    def sum_roles(self) -> None:
+        """Add up the roles of the edges that all ranks have written; collective."""
+        roles = self._ranks.sum(self._roles)
+        self.link_split = role_sizes(roles) if roles.any() else {}
 
     def gather_places(self) -> None:
         """Collect `places` of all ranks on the first rank; collective, after `write`."""
@@ -268,9 +294,6 @@ class EdgeFeed:
             counts.edges += num_read
             counts.zero += num_read - len(chunk.src)
             counts.loops += int(np.count_nonzero(chunk.src == chunk.dst))
-            if (roles := chunk.data.split) is not None:
-                sizes = np.bincount(roles, minlength=len(Split))
-                counts.roles = np.add(counts.roles, sizes).tolist()
             values = columns.pack(chunk.weights, chunk.data)
         arrays = [chunk.src.astype(np.uint32), chunk.dst.astype(np.uint32)]
         if len(self._columns) > 1:
@@ -327,7 +350,12 @@ class EdgeFeed:
                 weights = finite_weights(chunk.weights, chunk.locate)
         ends = (chunk.dst, chunk.src) if self._reverse else (chunk.src, chunk.dst)
         chunk = replace(chunk, src=ends[0], dst=ends[1], weights=weights)
-        return chunk if weights is None or weights.all() else chunk.take(np.flatnonzero(weights))
+        if weights is None or weights.all():
+            return chunk
+        zero = weights == 0
+        ids = chunk.src[zero].max(), chunk.dst[zero].max()
+        self._counts.largest = max(self._counts.largest, *map(int, ids))
+        return chunk.take(np.flatnonzero(weights))
 
     def _save(self) -> None:
         """Save this rank's progress on disk if the conversion is resumable; collective."""
@@ -358,17 +386,16 @@ class EdgeFeed:
 
     def _sum_up(self) -> None:
         """Add up the counts of all ranks, on every rank."""
-        total, roles = SymmetryCheck(), np.zeros(len(Split), np.int64)
+        total, largest = SymmetryCheck(), -1
         for counts, symmetry in self._ranks.gather((self._counts, self._symmetry)):
             self.num_edges += counts.edges
             self.num_zero += counts.zero
             self.num_loops += counts.loops
-            roles += counts.roles
+            largest = max(largest, counts.largest)
             total.add(symmetry)
         if self._source.num_nodes is None:
             most = max(builder.num_nodes for builder in self.builders.values())
-            self.num_nodes = max(self._ranks.gather(most))
-        self.link_split = role_sizes(roles) if roles.any() else {}
+            self.num_nodes = max(*self._ranks.gather(most), largest + 1)
         self.undirected = self._mirrors or (self._watches and total.symmetric)
 
 

@@ -23,11 +23,12 @@ class Blueprint:
 
     `tensors` are parameters and buffers under the names of `hpcgnn.nn`, except those of input
     layers of node types, which are in `inputs`, and those after the node encoder, which are in
-    `head`. `reverses` says that each relation has its reverse as another relation. `scale` and
-    `edge_scale` are those of standardised features of nodes and edges; `num_behind` columns, of
-    labels or frames, follow the features of nodes. `facts` are those of the training graph, `pairs`
-    those of predictions for pairs of nodes, `frames` those of fields over time, or None; `origin`
-    describes the model's origin.
+    `head`. `mirrored` says that the store has each edge in both directions, with equal weights, and
+    `unites` that the edges of several relations are united. `reverses` says that each relation has
+    its reverse as another relation. `scale` and `edge_scale` are those of standardised features of
+    nodes and edges; `num_behind` columns, of labels or frames, follow the features of nodes.
+    `facts` are those of the training graph, `pairs` those of predictions for pairs of nodes,
+    `frames` those of fields over time, or None; `origin` describes the model's origin.
     """
 
     config: Config
@@ -39,6 +40,8 @@ class Blueprint:
     inputs: Tensors
     head: Tensors
     weighted: bool
+    mirrored: bool
+    unites: bool
     reverses: bool
     scale: FeatureScale | None
     edge_scale: FeatureScale | None

@@ -124,6 +124,7 @@ def _blueprint(saved: SavedModel) -> Blueprint:
     with GraphStore.open(graph.store) as store:
         names = graph.relations or store.relations
         weighted = graph.weights == "use" and any(store.weighted(name) for name in names)
+        mirrored = store.undirected
         pairs, frames = facts_of_pairs(config, store), facts_of_frames(saved, store)
     shape = shape_for(config, facts_of_encoder(saved))
     scales, seed = saved.scales(), saved.checkpoint.state["seed"]
@@ -150,6 +151,8 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         inputs=under("inputs.", encoder),
         head=head,
         weighted=weighted,
+        mirrored=mirrored,
+        unites=len(names) > 1 and not by_relation,
         reverses=by_relation and facts.directed and graph.reverse,
         scale=scales.get(""),
         edge_scale=edge_scales[0] if edge_scales else None,

@@ -22,6 +22,7 @@ from hpcgnn.storage import (
     InstanceStore,
     Split,
     assign_parts,
+    names_by_type,
 )
 from hpcgnn.typing import Array, Offsets
 
@@ -41,6 +42,8 @@ def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
             verify_store(store, quiet)
         degrees = np.zeros(store.num_nodes, np.int64)
         touched = np.zeros(store.num_nodes, np.bool_)
+        widths = [kind.num_features for kind in store.node_types]
+        names_of_types = names_by_type(store.feature_names, widths)
         relations = [describe_relation(store, name, degrees, touched) for name in store.relations]
         return {
             "kind": "store",
@@ -61,8 +64,9 @@ def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
                     "nodes": kind.num_nodes,
                     "columns": kind.num_features,
                     "dtype": None if kind.dtype is None else str(kind.dtype),
+                    "names": list(names),
                 }
-                for kind in store.node_types
+                for kind, names in zip(store.node_types, names_of_types, strict=True)
             ],
             "multi_label": store.multi_label,
             **describe_nodes(store),

@@ -23,6 +23,7 @@ from hpcgnn.storage.graph.blocks import (
     NodeType,
     SortedRows,
     SparseRows,
+    names_by_type,
     row_positions,
 )
 from hpcgnn.storage.graph.checks import fault_in_times
@@ -117,6 +118,7 @@ __all__ = [
     "first_true",
     "hold",
     "is_instance_store",
+    "names_by_type",
     "read_csv",
     "read_whole",
     "require_file",

@@ -41,13 +41,17 @@ def main(options: argparse.Namespace) -> None:
     chosen, steps, ranks = choose(options.store)
     chosen["run.dir"] = str(options.run_dir or Path("runs") / name)
     text = configuration(chosen, everything=options.all)
+    made = False
     try:
         # Mode "x" never overwrites a file that somebody has edited.
         with output.open("x", encoding="utf-8") as file:
+            made = True
             file.write(text)
     except FileExistsError:
         raise InputError(f"{output}: exists already; name another file with -o") from None
     except OSError as error:
+        if made:
+            output.unlink(missing_ok=True)
         raise InputError(f"{output}: cannot be written ({error.strerror})") from error
     load_config(output)
     report(f"wrote {output}: {', '.join(f'{key} = {json.dumps(chosen[key])}' for key in chosen)}")

@@ -235,3 +235,9 @@ def test_keys_are_described() -> None:
     ]
     assert [key for key, _, _ in keys] == fields
     assert math.isclose(float({key: text for key, text, _ in keys}["train.momentum"]), 0.9)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[graph]\nstore = "g.h5"\n[run]\ndir = "r"\n', encoding="utf-8-sig")
+    assert load_config(path).graph.store == "g.h5"

@@ -144,3 +144,12 @@ def test_faults_name_the_column(
     (tmp_path / "pay.csv").write_text("\n".join([HEAD, *lines]) + "\n")
     with pytest.raises(InputError, match=message):
         convert(monkeypatch, tmp_path, "pay.csv", *words)
+
+
+def test_words_for_missing_labels_of_edges_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "e.csv").write_text("src,dst,kind\n0,1,NA\n1,2,x\n3,0,\n")
+    with convert(monkeypatch, tmp_path, "e.csv", "--edge-labels", "kind") as store:
+        assert store.edge_labels == ("NA", "x")
+    assert "'NA' is read as a class; leave missing" in capsys.readouterr().err

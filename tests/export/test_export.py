@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import hpcgnn
 from hpcgnn.commands.command import find_command
+from hpcgnn.convert import ConvertOptions, convert
 from hpcgnn.errors import InputError
 from hpcgnn.export import command
 from hpcgnn.export.blueprint import Blueprint
@@ -192,6 +193,40 @@ def test_features_of_edges(tmp_path: Path, export: Any, words: tuple[str, ...]) 
         "dgl": {"pna", "gatedgcn", "meshgraphnet", "gat", "gatv2", "transformer"},
     }
     check(run.path, export, with_torch, words[0])
+
+
+@pytest.mark.parametrize("undirected", ["", "convert", "train"])
+@pytest.mark.parametrize("name", ["sage", "rgcn", "gin"])
+def test_equal_edges_have_the_weight_of_the_store(
+    tmp_path: Path, export: Any, name: str, undirected: str
+) -> None:
+    draw = np.random.default_rng(1)
+    nodes, edges = 30, 400
+    arrays = {
+        "edge_index": draw.integers(0, nodes, (2, edges)),
+        "weight": draw.uniform(-2 if name == "gin" else 0.1, 2, edges),
+        "x": draw.normal(size=(nodes, 3)).astype(np.float32),
+        "y": draw.integers(0, 2, nodes),
+        "split": 1 + np.arange(nodes) % 3,
+    }
+    # Edges of weight 0 are no edges.
+    arrays["weight"][::7] = 0
+    if name == "rgcn":
+        arrays |= {"etype": draw.integers(0, 2, edges), "etypes": np.array(["a", "b"])}
+    np.savez(tmp_path / "g.npz", **arrays)
+    options = ConvertOptions(undirected=undirected == "convert")
+    convert(tmp_path / "g.npz", tmp_path / "g.h5", format_name="npz", options=options)
+    given = (f"model.name={name}", "train.epochs=2", f"graph.undirected={undirected == 'train'}")
+    config = training.make_config(tmp_path / "g.h5", tmp_path / "run", *map(str.lower, given))
+    run = training.train(MPI.COMM_SELF, config)
+    for library in ("torch", "pyg", "dgl"):
+        found = export(run.path, "--to", library)
+        assert found["difference"] < 1e-9 if library in LIBRARIES else "nodes" not in found
+    names = ("x", "edge_index", "etype", "weight")
+    words = [torch.from_numpy(arrays[each]) for each in names if each in arrays]
+    logits = module_of(run.path / "export-torch").load()(*words[:-1], words[-1].float())
+    shares = logits.softmax(1).detach().numpy()
+    np.testing.assert_allclose(shares, run.predictions()["probabilities"], atol=1e-5)
 
 
 @pytest.mark.parametrize("readout", ["mean", "sum", "max", "attention"])

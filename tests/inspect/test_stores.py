@@ -109,8 +109,8 @@ def test_node_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = inspect_path(path)
     assert found["features"] is None
     assert found["node_types"] == [
-        {"name": "a", "nodes": 1, "columns": 0, "dtype": None},
-        {"name": "bb", "nodes": 2, "columns": 7, "dtype": "float16"},
+        {"name": "a", "nodes": 1, "columns": 0, "dtype": None, "names": []},
+        {"name": "bb", "nodes": 2, "columns": 7, "dtype": "float16", "names": []},
     ]
     show(found)
     shown = capsys.readouterr().out

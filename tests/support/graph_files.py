@@ -4,7 +4,7 @@ import gzip
 import json
 import pickle
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,11 +19,15 @@ __all__ = ["Contents", "Little", "contents", "convert_to", "python2_pickle", "wr
 
 @dataclass
 class Contents:
-    """The contents of a store: adjacency [dst, src] dense by relation, node arrays or None."""
+    """The contents of a store: adjacency [dst, src] dense by relation, node arrays or None.
+
+    `report` is that of the conversion, if there was one.
+    """
 
     store: GraphStore
     adjacency: dict[str, Any]
     nodes: Any
+    report: Any = None
 
     @property
     def matrix(self) -> Any:
@@ -42,8 +46,8 @@ def contents(path: Path) -> Contents:
 
 
 def convert_to(out: Path, source: Path, format_name: str, **options: Any) -> Contents:
-    convert(source, out, format_name=format_name, options=ConvertOptions(**options))
-    return contents(out)
+    report = convert(source, out, format_name=format_name, options=ConvertOptions(**options))
+    return replace(contents(out), report=report)
 
 
 def write_gz(path: Path, text: str) -> Path:

@@ -152,6 +152,8 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         relabel=options.take("relabel"),
         without_ids=nodes.lack_of_ids,
     )
+    named = index is not None and index.named
+    nodes, edges = nodes.with_ids(named=named), edges.with_ids(named=named)
     relations: tuple[str, ...] = ("",)
     if "relation" in edges.files[0].columns:
         relations = find_relations(edges, path, ranks)
@@ -264,6 +266,7 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
                 f"{tables.tables[0].file.path}: the nodes of {source.path} are numbered from 0; "
                 "list each number once in the table, or leave out the ids"
             )
+        tables = tables.with_ids(named=False)
         of_tables = read_nodes(tables, index, options)
         count = count or count_rows(of_tables, tables, options.ranks)
         if node_data.kinds or any(

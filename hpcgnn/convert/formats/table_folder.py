@@ -56,6 +56,9 @@ class Description:
         ):
             # The store has one list of ids, where numbers of several types would be ambiguous.
             indices = self._indices(nodes, edges, options, as_names=True)
+        named = {name: index.named for name, index in indices.items()}
+        nodes = {name: tables.with_ids(named=named[name]) for name, tables in nodes.items()}
+        edges = [edge.with_ids(named=named[edge.kind[0]]) for edge in edges]
         counts = {name: len(index) for name, index in indices.items()}
         relations = relation_names(edge.kind for edge in edges)
         by_name = {relations[edge.kind]: edge for edge in edges}
@@ -119,6 +122,7 @@ class Description:
                 tables.ids, ends, options, relabel=not tables, without_ids=tables.lack_of_ids
             )
             if index is None:
+                tables = tables.with_ids(named=False)
                 rows = count_rows(read_nodes(tables, None, options), tables, options.ranks)
                 index = Numbers(np.arange(rows))
             indices[name] = index
@@ -176,7 +180,7 @@ class Description:
 
     def _nodes(self, name: str, table: dict[str, Any]) -> NodeTables:
         where = f"nodes.{name}"
-        roles = ("id", "label", "split", "ignore")
+        roles = ("id", "label", "class", "split", "ignore")
         words = self._words(table, (*roles, "features"), where)
         columns = {role: "+".join(words[role]) for role in roles if role in words}
         paths, section = self._paths(words, where), f"{self.file}: [{where}]"

@@ -209,7 +209,7 @@ def read_nested(path: Path, parse: Callable[[str], Any], kind: str, most: int | 
             raise InputError(
                 f"{path}: is larger than {most >> 10} KiB, more than a description of tables needs"
             )
-        return parse(path.read_text(encoding="utf-8"))
+        return parse(path.read_text(encoding="utf-8-sig"))
     except InputError:
         raise
     except OSError as error:

@@ -1,9 +1,9 @@
 """Read text and Parquet tables as streams of typed columns, using pyarrow.
 
 The first line decides whether text is separated by tabs, commas, semicolons or blanks. Lines that
-begin with `#` or `%` are comments: everywhere in a table of numbers, but only at the head of a
-table with text, where such lines may be names. Only a faulty block is parsed line by line, to find
-the line.
+begin with `#` or `%` are comments: everywhere in a table whose ids are numbers, but only at the
+head of one whose ids are names, or whose lines begin with a word, which may begin like that. Only
+a faulty block is parsed line by line, to find the line.
 """
 
 import csv
@@ -36,7 +36,8 @@ from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
-Kind = Literal["integer", "number", "text"]
+Kind = Literal["integer", "number", "class", "text"]
+"""How a column is read; a class is a number."""
 
 MOST_COLUMNS = 100_000
 _LONGEST_LINE_BYTES = 1 << 26
@@ -56,9 +57,16 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"(?i)[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf|nan)")
 _DIGITS = re.compile(r"[+-]*[0-9]+")
 _INDEX = "__index_level_0__"
+_NO_HEAD: tuple[tuple[str, ...], ...] = ((),)
 _PADDED = re.compile(r"0[0-9]+")
-_TYPES = {"integer": pa.int64(), "number": pa.float64(), "text": pa.binary()}
-_EXPECTED = {"integer": "a whole number that fits in 64 bits", "number": "a number"}
+_TYPES = {"integer": pa.int64(), "number": pa.float64(), "class": pa.float64(), "text": pa.binary()}
+_EXPECTED = {
+    "integer": "a whole number that fits in 64 bits",
+    "number": "a number",
+    "class": "a number",
+}
+NAMES_OF_CLASSES = "correct it, or read all as names with --node-columns class=NAME"
+"""Remedy for a label that is no number."""
 
 
 def compute() -> Any:
@@ -120,7 +128,8 @@ class TableFile:
     `header_line` is the line of the header, 0 without one. `numeric` tells for each column whether
     its first rows hold numbers; `head` are the fields of at least one of the first rows. With
     `span`, it stands for only some lines of text or row groups of Parquet. `lists` tells which
-    columns of Parquet are lists, () for text.
+    columns of Parquet are lists, () for text. `has_name_ids` tells whether its ids are names, None
+    if the columns that are read decide: names are texts.
     """
 
     path: Path
@@ -131,6 +140,7 @@ class TableFile:
     head: tuple[tuple[str, ...], ...]
     span: Span | None = None
     lists: tuple[bool, ...] = ()
+    has_name_ids: bool | None = None
 
     @property
     def is_parquet(self) -> bool:
@@ -178,7 +188,7 @@ class TableFile:
     @classmethod
     def plain(cls, path: Path, columns: int, separator: str, header_line: int = 0) -> "TableFile":
         """Return a text table whose layout the format defines; its rows are not inspected."""
-        return cls(path, ("",) * columns, (False,) * columns, header_line, separator, ((),))
+        return cls(path, ("",) * columns, (False,) * columns, header_line, separator, _NO_HEAD)
 
     @property
     def index(self) -> int:
@@ -251,7 +261,11 @@ class TableFile:
         if self.is_parquet:
             yield from _parquet_blocks(self, types)
             return
-        text = any(type_name == "text" for type_name in types.values())
+        # All passes over a file must see the same rows, whatever columns they read.
+        text = self.has_name_ids
+        if text is None:
+            text = any(type_name == "text" for type_name in types.values())
+        text = text or (self.head != _NO_HEAD and not self.numeric[0])
         past_head = self.span is not None and self.span[0] > 0
         for block in read_blocks(self.path, block_bytes, _LONGEST_LINE_BYTES, self.span):
             data = block.data
@@ -440,8 +454,11 @@ def _check_field(field: str, type_name: Kind, column: int, where: Callable[[], s
         type_name == "integer" and not -(2**63) <= int(field) < 2**63
     ):
         shown = field[:40].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        absent = type_name == "number" and is_missing(field)
-        remedy = "leave the field empty" if absent else "correct the line or remove it"
+        remedy = "correct the line or remove it"
+        if type_name != "integer" and is_missing(field):
+            remedy = "leave the field empty"
+        elif type_name == "class":
+            remedy = NAMES_OF_CLASSES
         raise InputError(
             f"{where()}, column {column} holds {shown!r} where {_EXPECTED[type_name]} is "
             f"expected; {remedy}"

@@ -15,6 +15,9 @@ NO_CLASS = frozenset({"", "-1", "nan", "NaN"})
 SIGNS = "have no label, and all others are of class 1; if -1 is a class, write 0 for it"
 """Report for labels that are only -1 and 1."""
 
+READ_AS_CLASS = "is read as a class; leave missing labels empty"
+"""Report for words such as NA among the classes."""
+
 _SPLIT_WORDS = {
     "train": Split.TRAIN,
     "training": Split.TRAIN,

@@ -12,11 +12,18 @@ from hpcgnn.console import report
 from hpcgnn.convert.divide_input import Rows, SharedFiles
 from hpcgnn.convert.nodes import EdgeType
 from hpcgnn.convert.read.files import decoded
-from hpcgnn.convert.read.tables import Kind, Table, TableFile, common_width, numbers_of
+from hpcgnn.convert.read.tables import (
+    Kind,
+    Table,
+    TableFile,
+    common_width,
+    is_missing,
+    numbers_of,
+)
 from hpcgnn.convert.source import EdgeChunk, EdgeStream
-from hpcgnn.convert.tables.codes import NO_CLASS, SIGNS, roles_of
+from hpcgnn.convert.tables.codes import NO_CLASS, READ_AS_CLASS, SIGNS, roles_of
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, named
 from hpcgnn.storage import EdgeColumns, EdgeData, Split, first_true
 from hpcgnn.typing import Array
 
@@ -117,6 +124,11 @@ class EdgeTable:
         """The names of the feature columns; () if some are vectors."""
         first = self.files[0]
         return first.table.named(first.features, self.columns.num_features)
+
+    def with_ids(self, *, named: bool) -> "EdgeTable":
+        """Return the table as one between nodes whose ids are names, or numbers."""
+        files = (replace(f, table=replace(f.table, has_name_ids=named)) for f in self.files)
+        return replace(self, files=tuple(files))
 
     def ends(self, *roles: str) -> list[Column]:
         """Return the columns of some roles in all files."""
@@ -295,6 +307,8 @@ def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
     words = [word for word in all_words if word not in NO_CLASS]
     if words == ["1"] and "-1" in all_words and ranks.rank == 0:
         report(f"{path}: --edge-labels: edges with -1 {SIGNS}")
+    if (odd := list(filter(is_missing, words))) and ranks.rank == 0:
+        report(f"{path}: --edge-labels: {named(odd)} {READ_AS_CLASS}")
     with ranks.agree():
         if not words:
             raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")

@@ -15,7 +15,14 @@ from hpcgnn.console import report
 from hpcgnn.convert.divide_input import SharedFiles
 from hpcgnn.convert.nodes import class_numbers, labelled, split_from_masks
 from hpcgnn.convert.read.arrays import Narrowing, file_features, file_shape
-from hpcgnn.convert.read.tables import Kind, Table, classes_of, common_width, is_missing
+from hpcgnn.convert.read.tables import (
+    NAMES_OF_CLASSES,
+    Kind,
+    Table,
+    classes_of,
+    common_width,
+    is_missing,
+)
 from hpcgnn.convert.source import (
     ConvertOptions,
     Features,
@@ -23,7 +30,7 @@ from hpcgnn.convert.source import (
     Labels,
     Nodes,
 )
-from hpcgnn.convert.tables.codes import NO_CLASS, mask_of, roles_of
+from hpcgnn.convert.tables.codes import NO_CLASS, READ_AS_CLASS, mask_of, roles_of
 from hpcgnn.convert.tables.ids import Ids, Index, Numbers, id_rows, place_ids
 from hpcgnn.convert.tables.nodes import NodeTable, NodeTables, open_nodes
 from hpcgnn.errors import InputError, named
@@ -50,6 +57,7 @@ def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOpt
     if (matrix := node_tables.matrix) is not None:
         fields["features"] = file_features(matrix, options)
     for group in _groups(tables):
+        group = [_like(group[0], table) for table in group]
         rows = _Rows.of(group, index, ranks)
         if matrix is None and any(table.features for table in group):
             if len(group) < len(tables) and not options.nodes_from_edges:
@@ -238,8 +246,9 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
         if min(columns) < 0:
             raise InputError(f"{path}: has labels, and other node tables do not; give them to all")
     where = f"{path}: {first.file.describe(first.label)}"
-    if separator is None and all(table.file.numeric[table.label] for table in tables):
-        parts = rows.column(columns, "number", _classes)
+    as_names = any(t.has_class_names or not t.file.numeric[t.label] for t in tables)
+    if separator is None and not as_names:
+        parts = rows.column(columns, "class", _classes)
         values = rows.put([np.zeros(0, np.int32), *parts], -1)
         with ranks.agree():
             labels = labelled(values, where, first=rows.own.start)
@@ -254,13 +263,16 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
     if separator is not None:
         return _several_labels(listed, classes, separator, where, rows)
     if (odd := list(filter(is_missing, listed))) and ranks.rank == 0:
-        report(f"{where}: {named(odd)} is read as a class; leave missing labels empty")
+        report(f"{where}: {named(odd)} {READ_AS_CLASS}")
     return Labels(rows.put([classes], -1), len(listed), tuple(listed))
 
 
 def _classes(block: Table, column: int) -> NDArray[np.int32]:
     # Checked here, because rows that move could not be located later.
-    return class_numbers(block.numbers(column), None, block.locate)
+    try:
+        return class_numbers(block.numbers(column), None, block.locate)
+    except InputError as error:
+        raise InputError(f"{error}; {NAMES_OF_CLASSES}") from error
 
 
 def _several_labels(
@@ -326,6 +338,23 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
             yield np.array(matrix[start : start + step])
 
     return Features(width, none.dtype, in_order, lambda _: where, rows.own.start, names=names)
+
+
+def _like(first: NodeTable, table: NodeTable) -> NodeTable:
+    """Return a table with its features in the order of the first one's; raises `InputError`.
+
+    Without a header, or if widths differ, they stay as they are.
+    """
+    wanted, names = ([t.file.names[i] for i in t.features] for t in (first, table))
+    if wanted == names or not all((*wanted, *names)) or len(wanted) != len(names):
+        return table
+    if sorted(wanted) != sorted(names) or len(set(names)) < len(names):
+        raise InputError(
+            f"{table.file.path}: has the features {named(names)}, and {first.file.path} has "
+            f"{named(wanted)}; one table must have all features of a node, and tables of other "
+            "nodes the same columns"
+        )
+    return replace(table, features=tuple(table.features[names.index(name)] for name in wanted))
 
 
 def with_graphs(nodes: Nodes, options: ConvertOptions) -> tuple[Nodes, tuple[str, ...]]:

@@ -1,9 +1,10 @@
 """Node tables: find the columns of ids, labels, splits and features."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpcgnn.console import report
 from hpcgnn.convert.nodes import MASK_NAMES
 from hpcgnn.convert.read.arrays import file_shape
 from hpcgnn.convert.read.tables import TableFile, counts_columns, has_decimal_comma
@@ -12,7 +13,7 @@ from hpcgnn.convert.tables.edges import columns_by_role
 from hpcgnn.convert.tables.ids import Column
 from hpcgnn.errors import InputError
 
-NODE_ROLES = ("id", "graph", "label", "split", "features", "ignore")
+NODE_ROLES = ("id", "graph", "label", "class", "split", "features", "ignore")
 NODE_NAMES = {
     "id": ("id", "node_id", "node", "name", "nid"),
     "graph": ("graph", "graph_id"),
@@ -24,7 +25,10 @@ _KNOWN_NODES = frozenset(name for names in NODE_NAMES.values() for name in names
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
-    """A file of nodes and its columns: ids, graphs, labels (-1: none), splits, masks, features."""
+    """A file of nodes and its columns: ids, graphs, labels (-1: none), splits, masks, features.
+
+    With `has_class_names` its labels are names, even if they look like numbers.
+    """
 
     file: TableFile
     id: int
@@ -33,6 +37,7 @@ class NodeTable:
     splits: Mapping[str, int]
     masks: Mapping[str, int]
     features: tuple[int, ...]
+    has_class_names: bool = False
 
     @property
     def any_column(self) -> int:
@@ -98,6 +103,11 @@ class NodeTables:
         faults = (f"{t.file.path}: has no column of ids; name it {remedy}" for t in self.tables)
         return next(faults, "")
 
+    def with_ids(self, *, named: bool) -> "NodeTables":
+        """Return the tables as those of nodes whose ids are names, or numbers."""
+        tables = (replace(t, file=replace(t.file, has_name_ids=named)) for t in self.tables)
+        return replace(self, tables=tuple(tables))
+
     def ignored(self) -> Iterator[str]:
         """Yield the columns that are left out."""
         for table in self.tables:
@@ -161,6 +171,8 @@ def _read_roles(
     for role in columns:
         if role not in NODE_ROLES:
             raise InputError(f"--node-columns: {role!r} is none of {', '.join(NODE_ROLES)}")
+    if "features" in columns:
+        features = [*(features or ()), *columns["features"].split("+")]
     elsewhere = {name for other in files for name in other.names}
 
     def find(names: Iterable[str], option: str) -> list[int]:
@@ -170,6 +182,10 @@ def _read_roles(
 
     roles = columns_by_role(file, NODE_NAMES)
     option = section or "--node-columns"
+    if has_class_names := "class" in columns:
+        if "label" in columns:
+            raise InputError(f"{option}: label and class name the same column; give one of them")
+        columns = {**columns, "label": columns["class"]}
     for role in ("id", "graph", "label"):
         if role in columns and (numbers := find([columns[role]], option)):
             roles[role] = numbers[0]
@@ -196,9 +212,17 @@ def _read_roles(
     if file.index >= 0 and file.index not in ignored:
         roles.setdefault("id", file.index)
     ids, graph, label = (roles.get(role, -1) for role in ("id", "graph", "label"))
-    used = {ids, graph, label, *splits.values(), *masks.values(), *ignored, file.index}
+    # A second split, in masks, is no feature.
+    used = {ids, graph, label, *splits.values(), *ignored, file.index}
+    used |= {i for i, name in enumerate(lower) if name in MASK_NAMES}
     if features is not None:
         chosen = tuple(find(features, section or "--features"))
     else:
         chosen = tuple(i for i, number in enumerate(file.numeric) if number and i not in used)
-    return NodeTable(file, ids, graph, label, splits, masks, chosen)
+        if odd := [file.names[i] for i in chosen if lower[i] in NODE_NAMES["label"]]:
+            remedy = "[" + ", ".join(map(repr, odd)) + "]" if section else "+".join(odd)
+            report(
+                f"{file.path}: features are also {', '.join(odd)}; leave out what tells the label, "
+                f"{'with ignore = ' if section else 'with --node-columns ignore='}{remedy}"
+            )
+    return NodeTable(file, ids, graph, label, splits, masks, chosen, has_class_names)

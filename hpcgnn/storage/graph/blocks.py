@@ -125,6 +125,14 @@ class NodeType:
     dtype: np.dtype[Any] | None
 
 
+def names_by_type(names: "Sequence[str]", widths: "Sequence[int]") -> list[tuple[str, ...]]:
+    """Return the names of feature columns of each node type; () for all if they do not fit."""
+    if len(names) != sum(widths):
+        return [()] * len(widths)
+    stops = np.cumsum(widths).tolist()
+    return [tuple(names[stop - width : stop]) for stop, width in zip(stops, widths, strict=True)]
+
+
 @dataclass(frozen=True)
 class NodeBlock:
     """The data of nodes `start` to `stop` - 1; None where the store has no such data.

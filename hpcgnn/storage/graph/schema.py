@@ -33,7 +33,8 @@ predicted), and labels, whose classes or numbers have names:
 
     /edge_labels
 
-Columns of the feature matrix, and of the features of edges, may have names:
+Columns of the feature matrix, or of all types' matrices one after the other, and of the features of
+edges may have names:
 
     /feature_names
     /edge_feature_names

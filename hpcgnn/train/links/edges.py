@@ -253,6 +253,9 @@ def deal_links(stored: StoredRows) -> tuple[Links, HiddenEdges]:
     with_roles = options.stored and not set(names).isdisjoint(with_split)
     # Validation and test edges of other relations are hidden too.
     unlisted = [name for name in with_split if with_roles and name not in names]
+    if not with_roles:
+        with agree(stored.context.grid.world):
+            options.check_shares()
     edges, pairs, types = read_links(stored, [*names, *unlisted], with_roles=with_roles)
     masks = split_links(edges, pairs, options, len(names))
     if edges.parts is not None and not stored.directed:

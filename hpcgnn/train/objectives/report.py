@@ -16,6 +16,7 @@ from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.inputs import far_columns
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import TypedRows
+from hpcgnn.storage import names_by_type
 from hpcgnn.train.cached_products import CachedProducts
 from hpcgnn.train.objectives.objective import About
 
@@ -70,16 +71,18 @@ class GraphReport(About):
             return []
         features = self.graph.features
         tables = features.parts if isinstance(features, TypedRows) else (features,)
-        notes = []
-        for name, table in zip(self.graph.facts.type_names or ("",), tables, strict=True):
+        facts, notes = self.graph.facts, []
+        known = [facts.feature_names]
+        if facts.type_names:
+            known = names_by_type(facts.feature_names, facts.type_features)
+        for name, table, names in zip(facts.type_names or ("",), tables, known, strict=True):
             head = table[:_NUM_INSPECTED]
             rows = head.written_out() if isinstance(head, SparseFeatures) else head
             values = rows.float().cpu().numpy()
             if len(columns := far_columns(values)):
                 size = float(np.abs(values[:, columns[0]]).mean())
                 of_type = f" of {name}" if name else ""
-                names = dict(enumerate(self.graph.facts.feature_names))
-                column = repr(names[columns[0]]) if columns[0] in names else columns[0]
+                column = repr(names[columns[0]]) if columns[0] < len(names) else columns[0]
                 notes.append(
                     f"features{of_type}: column {column} is about {size:.4g}, "
                     f"{len(columns)} of {values.shape[1]} columns outweigh others or what they "

@@ -35,7 +35,7 @@ from hpcgnn.nn import (
     make_model,
 )
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import GraphStore, names_by_type
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.evaluation import SPLITS
 from hpcgnn.train.links.edges import deal_links
@@ -412,8 +412,15 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         ),
     ):
         require_equal(store.path, quantity, stored, expected)
+    of_types = zip(
+        trained.type_names,
+        names_by_type(store.feature_names, trained.type_features),
+        names_by_type(trained.feature_names, trained.type_features),
+        strict=True,
+    )
     for quantity, stored, expected in (
-        ("feature", store.feature_names, trained.feature_names),
+        *((f"feature of {name},", mine, theirs) for name, mine, theirs in of_types),
+        *([] if trained.type_names else [("feature", store.feature_names, trained.feature_names)]),
         ("feature of edges", store.edge_feature_names, trained.edge_feature_names),
     ):
         # Other names may be new names of the same columns.

@@ -225,3 +225,10 @@ def test_duplicates_can_be_an_error(tmp_path: Path) -> None:
     path = edge_file(tmp_path, "0 1\n1 0\n0 1\n")
     with pytest.raises(InputError, match=r"graph\.txt: edge 0 -> 1 is given more than once"):
         convert_to(tmp_path / "out.h5", path, "edge-list", duplicates="error")
+
+
+def test_ids_of_edges_without_weight_are_nodes(tmp_path: Path) -> None:
+    path = edge_file(tmp_path, "0 1 1\n1 9 0\n")
+    assert convert_to(tmp_path / "out.h5", path, "edge-list").store.num_nodes == 10
+    with pytest.raises(InputError, match="no edges but those of weight 0"):
+        convert_to(tmp_path / "out.h5", edge_file(tmp_path, "0 1 0\n"), "edge-list")

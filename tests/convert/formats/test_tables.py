@@ -759,6 +759,13 @@ def test_files_with_vectors_of_other_widths_are_refused(tmp_path: Path) -> None:
         )
 
 
+def test_a_description_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    write(tmp_path / "e.csv", "src,dst\n0,1\n")
+    text = '\ufeff[edges."u,k,u"]\nfiles = ["e.csv"]\n'
+    path = write(tmp_path / "graph.toml", text)
+    assert convert_to(tmp_path / "out.h5", path, "tables").store.num_edges() == 1
+
+
 def test_a_description_is_named_itself_and_names_the_graph(tmp_path: Path) -> None:
     file = shop(tmp_path / "shop") / "graph.toml"
     assert detect(file) == ("tables", "it is a graph.toml")
@@ -838,3 +845,93 @@ def test_columns_of_lists_are_named_with_their_use(tmp_path: Path) -> None:
     )
     hint = "n.parquet: vec (a column of lists; --features vec takes vectors of numbers)"
     assert set(report.ignored) == {hint, "n.parquet: w"}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_lines_that_begin_with_a_hash_are_the_same_for_all_columns(
+    tmp_path: Path, order: int
+) -> None:
+    rows = ["b,1,0\n", "#a,2,1\n", "c,3,1\n"]
+    found = build(tmp_path, "id,x,label\n" + "".join(rows[::order]), "#a\tb\nc\t#a\n")
+    assert names_of(tmp_path / "out.h5") == ["#a", "b", "c"]
+    assert found.nodes.features.tolist() == [[2], [1], [3]]
+    assert found.nodes.labels.tolist() == [1, 0, 1]
+
+
+def test_rows_of_numbers_may_be_commented_out_beside_words(tmp_path: Path) -> None:
+    nodes = "id,x,label\n0,1,red\n#5,9,green\n1,2,blue\n2,0,blue\n"
+    found = build(tmp_path, nodes, "source\ttarget\trel\n0\t1\tlikes\n#0\t2\tknows\n")
+    assert found.store.class_names == ("blue", "red")
+    assert found.nodes.labels.tolist() == [1, 0, 0]
+    assert found.report.input_edges == 1
+    # Words may begin with a hash where ids do not come first.
+    nodes = "colour,id,label\n#ff0000,0,1\n#00ff00,1,0\n"
+    assert build(tmp_path, nodes, "0\t1\n").nodes.labels.tolist() == [1, 0]
+
+
+def test_features_of_several_tables_are_told_apart_by_name(tmp_path: Path) -> None:
+    more = write(tmp_path / "more.csv", "id,z,x\nb,2,1\n")
+    table = write(tmp_path / "nodes.csv", "id,x,z\na,1,2\n")
+    edges, files = write(tmp_path / "e.tsv", "a\tb\n"), (str(table), str(more))
+    found = convert_to(tmp_path / "out.h5", edges, "edge-list", nodes=files)
+    assert found.store.feature_names == ("x", "z")
+    assert found.nodes.features.tolist() == [[1, 2], [1, 2]]
+    for header in ("id,z,q", "id,x,x"):
+        write(more, f"{header}\nb,2,1\n")
+        with pytest.raises(InputError, match=r"more\.csv: has the features .*nodes\.csv has 'x'"):
+            convert_to(tmp_path / "out.h5", edges, "edge-list", nodes=files)
+
+
+def test_labels_may_be_names_that_look_like_numbers(tmp_path: Path) -> None:
+    nodes = "id,kind,a\nu1,1,3\nu2,10,4\nu3,red,5\n"
+    with pytest.raises(InputError, match=r"line 4.*'red'.* --node-columns class=NAME"):
+        build(tmp_path, nodes, node_columns=("label=kind",))
+    found = build(tmp_path, nodes, node_columns=("class=kind",))
+    assert found.store.class_names == ("1", "10", "red")
+    assert found.nodes.labels.tolist() == [0, 1, 2]
+    assert found.nodes.features.tolist() == [[3], [4], [5]]
+    with pytest.raises(InputError, match="label and class name the same"):
+        build(tmp_path, nodes, node_columns=("class=kind", "label=kind"))
+    with pytest.raises(InputError, match=r"label 1\.5; .* --node-columns class=NAME"):
+        build(tmp_path, "id,label\nu1,1.5\nu2,0\nu3,1\n")
+
+
+def test_features_are_named_as_a_role_too(tmp_path: Path) -> None:
+    found = build(tmp_path, node_columns=("features=b",))
+    assert found.store.feature_names == ("b",)
+
+
+def test_columns_that_tell_labels_or_splits_are_no_silent_features(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = "id,label,a,y,split,train_mask\nu1,0,1,0,train,1\nu2,1,2,1,test,0\nu3,1,3,1,valid,0\n"
+    found = build(tmp_path, nodes)
+    assert found.store.feature_names == ("a", "y")
+    assert "nodes.csv: train_mask" in found.report.ignored
+    assert "nodes.csv: features are also y; leave out" in capsys.readouterr().err
+    assert build(tmp_path, nodes, node_columns=("ignore=y",)).store.feature_names == ("a",)
+    assert "features are also" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("label", ["", "-1"])
+def test_labels_that_are_all_missing_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], label: str
+) -> None:
+    found = build(tmp_path, f"id,a,label\nu1,1,{label}\nu2,2,\nu3,3,{label}\n")
+    assert not found.store.has_labels
+    assert "labels" in found.report.missing
+    assert "no node has a label" in capsys.readouterr().err
+
+
+def test_a_split_without_training_nodes_is_not_ready(tmp_path: Path) -> None:
+    found = build(tmp_path, "id,a,label,split\nu1,1,0,none\nu2,2,1,test\nu3,3,1,valid\n")
+    assert "no node is in its training set" in found.report.missing["split"]
+
+
+def test_a_triple_in_two_files_counts_once(tmp_path: Path) -> None:
+    for part, text in {"train": "a r b\nb r c\n", "valid": "a r b\n", "test": "c r a\n"}.items():
+        write(tmp_path / f"{part}.txt", text.replace(" ", "\t"))
+    for undirected in (False, True):
+        options = ConvertOptions(undirected=undirected)
+        report = convert(tmp_path, tmp_path / "o.h5", format_name="triples", options=options)
+        assert report.link_split == {"train": 2, "valid": 0, "test": 1}

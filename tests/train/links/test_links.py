@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
+from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.partition.parts import Partition
@@ -230,6 +231,7 @@ def test_scores_that_differ_by_rounding_tie(comm: MPI.Intracomm, size: float) ->
     [
         (("links.relations=['cite']",), r"links.relations: .* has no relation 'cite'; did"),
         (("links.train=1e-9", "links.valid=0"), "no edge to train on among links.relations"),
+        (("links.train=0.95",), r"links.train \+ links.valid \+ links.test = .* must be below 1"),
         (
             ("links.negatives=batch", "links.num_negatives=9999"),
             r"links.num_negatives = 9999: a batch has \d+ edges",
@@ -319,6 +321,13 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
     assert 0.9 * left < one.summary["graph"]["num_edges"] <= left
     drawn = train(comm, make_config(path, comm_tmp_path / "drawn", *words, "links.stored=false"))
     assert drawn.summary["links"] != links
+    # The shares of validation and test edges have no effect here.
+    most_edges = (*words, "links.train=0.95", "links.test=0.9")
+    many = train(comm, make_config(path, comm_tmp_path / "many", *most_edges)).summary["links"]
+    assert many["train"] > 2 * links["train"]
+    assert (many["valid"], many["test"]) == (links["valid"], links["test"])
+    with pytest.raises(InputError, match=r"links.train \+ links.valid .* must be below 1"):
+        make_config(path, comm_tmp_path / "drawn", *most_edges, "links.stored=false")
 
 
 @pytest.mark.parametrize(
