@@ -169,6 +169,9 @@ def is_worth_caching(
         )
         saved = min(costs.values()) - min(kept_costs.values())
         order = min(costs, key=lambda each: costs[each])
+        if order == RelationOrder.PROJECT_FIRST:
+            # Nothing as wide as the features and as tall as the means is in memory.
+            return False
         if trains and size.chooses_columns and order == RelationOrder.BY_RELATION:
             return saved > 0
     else:

@@ -103,8 +103,9 @@ def test_products_are_kept_that_save_much(
         # ... which is enough where the backward pass needs them anyway.
         (64, 3, True, True),
         (64, 40, False, True),
-        # Mapped first, only rows of the result's width are read.
+        # Mapped first, only rows of the result's width are read, and are in memory.
         (4, 3, True, False),
+        (4, 40, True, False),
     ],
 )
 def test_means_of_relations_are_kept_that_save_much_or_wait_anyway(
