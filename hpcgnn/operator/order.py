@@ -169,8 +169,8 @@ def is_worth_caching(
         )
         saved = min(costs.values()) - min(kept_costs.values())
         order = min(costs, key=lambda each: costs[each])
-        if order == RelationOrder.PROJECT_FIRST:
-            # Nothing as wide as the features and as tall as the means is in memory.
+        if order == RelationOrder.PROJECT_FIRST and not size.num_moved:
+            # Without an exchange to save, it is not worth the tallest array of all.
             return False
         if trains and size.chooses_columns and order == RelationOrder.BY_RELATION:
             return saved > 0

@@ -113,6 +113,8 @@ def test_means_of_relations_are_kept_that_save_much_or_wait_anyway(
 ) -> None:
     size = OperatorSize(2000, 1000, 1000 * degree, 0, chooses_columns=True)
     assert is_worth_caching(size, (100, out_width), 4, trains=trains) == kept
+    # Rows that travel cost more than memory.
+    assert is_worth_caching(replace(size, num_moved=10_000), (100, out_width), 4, trains=trains)
     # Other processors cannot choose columns, so that nothing waits for sure.
     other = replace(size, chooses_columns=False)
     assert is_worth_caching(other, (100, 64), 4, trains=trains) == (degree == 40)
