@@ -1,6 +1,6 @@
 """Loss and metrics of labels or numbers of nodes, graphs or edges."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
+from hpcgnn.train.curves import Counts, Piece, areas, curves_by_split
 from hpcgnn.train.evaluation import (
     SPLITS,
     Evaluation,
@@ -19,15 +20,7 @@ from hpcgnn.train.evaluation import (
     means_by_split,
     target_metrics,
 )
-from hpcgnn.train.multi_label import (
-    NO_CURVE,
-    about,
-    curve_of,
-    evaluate_multi_label,
-    f1_of,
-    middle_of,
-    of_curve,
-)
+from hpcgnn.train.multi_label import evaluate_multi_label, f1_of
 from hpcgnn.typing import FloatArray
 
 _ROWS = 1 << 14
@@ -116,29 +109,22 @@ def evaluate_single_label(
         if macro_f1 is not None:
             values[f"{prefix}_macro_f1"] = macro_f1
     for prefix, curve in zip(SPLITS, curves, strict=False):
-        values |= {f"{prefix}_{name}": value for name, value in of_curve(curve).items()}
+        values |= {f"{prefix}_{name}": value for name, value in areas(curve).items()}
     return Evaluation(values, "accuracy", _one_class(counts[-1], names))
 
 
 @collective
-def _curves(grid: ProcessGrid, logits_N2: Tensor, labels_N: Tensor, split_N: Tensor) -> FloatArray:
+def _curves(grid: ProcessGrid, logits_N2: Tensor, labels_N: Tensor, split_N: Tensor) -> Counts:
     """Return the curves (splits, 2, bins) of the difference of two classes' logits."""
-    judged = (labels_N >= 0) & (split_N != int(Split.NONE))
-    spread, curves = np.zeros_like(NO_CURVE), np.zeros((len(SPLITS), *NO_CURVE.shape))
-    pieces = torch.split(judged.nonzero()[:, 0], _ROWS)
-    for rows in pieces:
-        logits = logits_N2[rows]
-        spread += curve_of(logits[:, 1] - logits[:, 0], labels_N[rows])
-    allreduce_sum(grid.layer, spread)
-    middle = middle_of(spread.sum(axis=0))
-    for rows in pieces:
-        logits, split = logits_N2[rows], split_N[rows]
-        shifted = about(middle, logits[:, 1] - logits[:, 0])
-        for row, part in enumerate(SPLITS.values()):
-            inside = split == int(part)
-            curves[row] += curve_of(shifted[inside], labels_N[rows][inside])
-    allreduce_sum(grid.layer, curves)
-    return curves
+
+    def pieces() -> Iterator[Piece]:
+        for row, split in enumerate(SPLITS.values()):
+            judged = torch.nonzero((labels_N >= 0) & (split_N == int(split)))[:, 0]
+            for rows in torch.split(judged, _ROWS):
+                logits = logits_N2[rows]
+                yield row, logits[:, 1] - logits[:, 0], labels_N[rows]
+
+    return curves_by_split(grid, len(SPLITS), pieces)[1]
 
 
 def _macro_f1(counts: FloatArray) -> list[float | None]:

@@ -1,56 +1,21 @@
-"""Multi-label metrics: F1, average precision, area under the ROC curve.
+"""Multi-label metrics: F1, average precision, area under the ROC curve."""
 
-Curves over thresholds come from counts of logits in bins, so that they are equal for any number of
-ranks, and messages have a fixed size. On both sides of 0, a factor of two is divided into 512 bins
-between 2^-11 and 2^5, and into 64 from there to 2^37, since features that are not scaled make large
-logits; logits in the same bin count as equal.
-"""
-
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, allreduce_sum
 from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
+from hpcgnn.train.curves import Counts, Piece, areas, curves_by_split
 from hpcgnn.train.evaluation import SPLITS, Evaluation
 from hpcgnn.typing import FloatArray
 
-_FINE_BITS, _COARSE_BITS = 14, 17
-_LOW_BITS, _MIDDLE_BITS = (int(np.array(2.0**k, np.float32).view(np.int32)) for k in (-11, 5))
-_HIGH = float(np.nextafter(np.float32(2.0**37), np.float32(0)))
-_FINE = 16 << (23 - _FINE_BITS)
-_CENTRE = _FINE + (32 << (23 - _COARSE_BITS))
-_BINS = 2 * _CENTRE + 1
 _PIECE_ROWS = 1 << 15
-
-Counts = NDArray[np.float64]
-NO_CURVE: Counts = np.zeros((2, _BINS))
-"""The curve of no logits."""
-
-
-def bins_of(logits: Tensor) -> Tensor:
-    """Return the bin of each logit, from 0 to `_BINS` - 1, in ascending order of logits."""
-    sizes = logits.abs().clamp(max=_HIGH).float().view(torch.int32)
-    fine = (sizes - _LOW_BITS).clamp(max=_MIDDLE_BITS - _LOW_BITS - 1) >> _FINE_BITS
-    coarse = (sizes - _MIDDLE_BITS) >> _COARSE_BITS
-    steps = (fine + (coarse + 1).clamp(min=0)).add(1).clamp(min=0).to(torch.int64)
-    return _CENTRE + torch.where(logits < 0, -steps, steps)
-
-
-def lower_edge(index: int) -> float:
-    """Return the lower edge of a bin, a logit."""
-    steps = index - _CENTRE
-    edge = max(steps - 1, -steps)
-    bits = _LOW_BITS + (min(edge, _FINE) << _FINE_BITS) + (max(edge - _FINE, 0) << _COARSE_BITS)
-    size = float(np.array(bits, np.int32).view(np.float32))
-    return size if steps > 0 else -size
 
 
 @dataclass(frozen=True)
@@ -106,17 +71,18 @@ def evaluate_multi_label(
 
     `labels_NC` are zeros and ones in the dtype of the logits, `split_N` uint8.
     """
-    curves = np.zeros((len(SPLITS), 2, _BINS))
+
+    def pieces() -> Iterator[Piece]:
+        for row, split in enumerate(SPLITS.values()):
+            inside = torch.nonzero(split_N == int(split))[:, 0]
+            for rows in torch.split(inside, _PIECE_ROWS):
+                yield row, logits_NC[rows], labels_NC[rows]
+
     losses = np.zeros((len(SPLITS), 2))
-    for row, split in enumerate(SPLITS.values()):
-        inside = torch.nonzero(split_N == int(split))[:, 0]
-        losses[row, 0] = len(inside)
-        for rows in torch.split(inside, _PIECE_ROWS):
-            logits, truth = logits_NC[rows], labels_NC[rows]
-            losses[row, 1] += float(MeanLoss(1).multi_label(logits.double(), truth.double()))
-            curves[row] += curve_of(logits, truth)
-    allreduce_sum(grid.layer, curves)
+    for row, logits, truth in pieces():
+        losses[row] += len(logits), float(MeanLoss(1).multi_label(logits.double(), truth.double()))
     allreduce_sum(grid.layer, losses)
+    bins, curves = curves_by_split(grid, len(SPLITS), pieces)
     values: dict[str, float] = {}
     rules, valid = {"": HALF}, list(SPLITS).index("valid")
     num_valid = int(losses[valid, 0])
@@ -127,7 +93,7 @@ def evaluate_multi_label(
                 _hits(grid, logits_NC[inside], labels_NC[inside]), num_valid
             )
         else:
-            values["valid_threshold"] = best_threshold(curves[valid])
+            values["valid_threshold"] = bins.best_threshold(curves[valid])
         rules = {"": LabelRule.of_metrics(values), "half": HALF}
     for kind, rule in rules.items():
         counts_by_split = _count(grid, logits_NC, labels_NC, split_N, rule)
@@ -143,16 +109,8 @@ def evaluate_multi_label(
             values[f"{prefix}_loss"] = loss_sum / nodes
             values[f"{prefix}_micro_f1"] = micro
             values[f"{prefix}_macro_f1"] = float(f1_of(counts).mean())
-            values |= {f"{prefix}_{name}": value for name, value in of_curve(curve).items()}
+            values |= {f"{prefix}_{name}": value for name, value in areas(curve).items()}
     return Evaluation(values, "micro_f1")
-
-
-def curve_of(logits: Tensor, truth: Tensor) -> Counts:
-    """Return the counts (2, bins) of logits, of any shape, without and with the label."""
-    keys = bins_of(logits) + _BINS * (truth > 0)
-    counts = torch.bincount(keys.reshape(-1), minlength=2 * _BINS)
-    curve: Counts = counts.cpu().numpy().reshape(2, _BINS)
-    return curve
 
 
 @collective
@@ -191,57 +149,6 @@ def best_top(hits: Counts, num_nodes: int) -> int:
     """
     predicted = num_nodes * np.arange(1, len(hits) + 1)
     return 1 + int((2 * hits.cumsum() / (predicted + hits.sum())).argmax())
-
-
-def best_threshold(curve: Counts) -> float:
-    """Return the probability threshold that maximises micro F1; 0.5 if no node has a label.
-
-    `curve` (2, bins) counts pairs without and with the label by the bin of their logit.
-    """
-    # Larger logits have a probability of 1, which nothing exceeds.
-    lowest, largest = _CENTRE - _FINE, _CENTRE + _FINE
-    within = curve[:, lowest : largest + 1].copy()
-    within[:, 0] += curve[:, :lowest].sum(axis=1)
-    within[:, -1] += curve[:, largest + 1 :].sum(axis=1)
-    negative, positive = within[:, ::-1].cumsum(axis=1)
-    if positive[-1] == 0:
-        return 0.5
-    scores = 2 * positive / (positive + negative + positive[-1])
-    # Bins have their end nearer to 0, so that logits on it are above the threshold.
-    logit = (1 - 2.0**-22) * lower_edge(largest - int(scores.argmax()))
-    return float(1 / (1 + np.exp(-logit)))
-
-
-def middle_of(numbers: Counts) -> float:
-    """Return a logit next to the median one, from the numbers of logits (bins,); 0 without any."""
-    places = np.flatnonzero(2 * numbers.cumsum() >= max(numbers.sum(), 1))
-    return lower_edge(int(places[0])) if len(places) else 0.0
-
-
-def about(middle: float, logits: Tensor) -> Tensor:
-    """Return logits in the same order, with the finest bins next to `middle`.
-
-    Logits of a rare class, or after few steps, are almost equal, and would share a few bins.
-    """
-    _, exponent = math.frexp(max(abs(middle), 2.0**-11))
-    # Of float32, so that equal rows remain in one bin.
-    return (logits.double() - middle) * 2.0 ** (3 - exponent)
-
-
-def of_curve(curve: Counts) -> dict[str, float]:
-    """Return average_precision and auc of a curve; {} unless pairs with and without the label.
-
-    The first is the mean precision over the pairs with the label, the second the probability that
-    one of them exceeds a pair without; ties count half.
-    """
-    if not curve.any(axis=1).all():
-        return {}
-    negative, positive = curve
-    below = negative.cumsum() - negative / 2
-    above, right = curve[:, ::-1].cumsum(axis=1)
-    precision = (positive[::-1] * right / np.maximum(right + above, 1)).sum() / positive.sum()
-    auc = (positive * below).sum() / (positive.sum() * negative.sum())
-    return {"average_precision": float(precision), "auc": float(auc)}
 
 
 def f1_of(counts: FloatArray) -> FloatArray:

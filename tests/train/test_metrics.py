@@ -12,18 +12,10 @@ import torch
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
 from hpcgnn.storage import Split
 from hpcgnn.train import label_metrics
+from hpcgnn.train.curves import LogitBins, areas, curves_by_split
 from hpcgnn.train.evaluation import SPLITS
 from hpcgnn.train.label_metrics import evaluate_single_label
-from hpcgnn.train.multi_label import (
-    NO_CURVE,
-    LabelRule,
-    best_threshold,
-    bins_of,
-    curve_of,
-    evaluate_multi_label,
-    lower_edge,
-    of_curve,
-)
+from hpcgnn.train.multi_label import LabelRule, evaluate_multi_label
 from tests.support.matrices import uneven_starts
 from tests.support.training import (
     NUM_CLASSES,
@@ -55,36 +47,51 @@ def curves(truth: np.ndarray, logits: np.ndarray) -> tuple[float, float]:
     return float(np.mean(precisions)), float(((wins > 0) + (wins == 0) / 2).mean())
 
 
-def middles(logits: np.ndarray) -> np.ndarray:
-    """Return the middles of the bins of logits, which tie exactly if their bins are equal."""
-    bins = bins_of(torch.from_numpy(logits)).numpy()
-    return np.vectorize(lambda place: (lower_edge(place) + lower_edge(place + 1)) / 2)(bins)
+def exact(logits: np.ndarray) -> np.ndarray:
+    """Round logits below 4 such that any two of them have bins of their own."""
+    return np.round(16 * logits) / 16
 
 
-def test_bins_keep_the_order_of_logits() -> None:
-    rng, largest = np.random.default_rng(1), 2.0**38
-    drawn = [rng.normal(size=2000) * size for size in (5, 100, 1e6)]
-    edges = [[sign * 2.0**k for k in (-11, 5, 36)] for sign in (-1, 1)]
-    logits = np.sort(np.concatenate([*drawn, *edges, [0, largest, -largest]]))
-    bins = bins_of(torch.from_numpy(logits)).numpy()
-    assert (np.diff(bins) >= 0).all()
-    assert (bins[0], bins[-1]) == (0, len(NO_CURVE[0]) - 1)
-    for logit, place in zip(logits[1:-1].tolist(), bins[1:-1].tolist(), strict=True):
-        assert lower_edge(place) <= logit * (1 + 1e-7) + 1e-12
-        assert logit <= lower_edge(place + 1) + abs(logit) * 1e-7
+def all_curves(logits: np.ndarray, truth: np.ndarray) -> tuple[LogitBins, np.ndarray]:
+    """Return the curve of one split on one rank."""
+    pieces = [(0, torch.from_numpy(logits), torch.from_numpy(truth))]
+    with ProcessGrid(MPI.COMM_SELF) as grid:
+        bins, by_split = curves_by_split(grid, 1, lambda: pieces)
+    return bins, by_split[0]
+
+
+@pytest.mark.parametrize("middle", [0.0, 1e-9, -4.6, 1e5, 1e30])
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 1e3])
+def test_bins_keep_the_order_of_logits(middle: float, spread: float) -> None:
+    rng = np.random.default_rng(1)
+    logits = (middle + spread * max(abs(middle), 1) * rng.standard_cauchy(size=3000)).astype(
+        np.float32
+    )
+    logits[:6] = 0, -0.0, 3e38, -3e38, 1e-40, -1e-40
+    logits = np.sort(logits)
+    bins, total = all_curves(logits, np.zeros(3000))
+    single = bins.numbers(torch.from_numpy(logits)).numpy()
+    assert (np.diff(single) >= 0).all()
+    assert (total[0] == np.bincount(single, minlength=len(bins))).all()
+    assert (bins.lowest[single] <= logits).all()
+    assert (np.append(bins.lowest[1:], np.inf)[single] > logits).all()
+    # Most are told apart, errors of rounding are not.
+    assert 1000 < len(np.unique(single)) <= len(np.unique(logits))
+    beside = bins.numbers(torch.from_numpy(logits * np.float32(1 + 2.0**-21))).numpy()
+    assert (np.abs(beside - single)[6:-6] < 2).all()
 
 
 @pytest.mark.parametrize("size", [1.0, 60.0, 1e5])
 def test_large_logits_have_curves_too(size: float) -> None:
-    # Features that are not scaled make logits like these; 1 / 64 of a logit is a tie.
+    # Features that are not scaled make logits like these.
     rng = np.random.default_rng(4)
     truth = rng.random(4000) < 0.2
     logits = size * (rng.normal(size=4000) + truth - 0.5)
-    found = of_curve(curve_of(torch.from_numpy(logits), torch.from_numpy(truth)))
+    found = areas(all_curves(logits, truth)[1])
     auc = np.greater.outer(logits[truth], logits[~truth]).mean()
     order = np.argsort(-logits)
     precision = (truth[order].cumsum() / np.arange(1, 4001))[truth[order]].mean()
-    assert found == pytest.approx({"average_precision": precision, "auc": auc}, abs=2e-3)
+    assert found == pytest.approx({"average_precision": precision, "auc": auc}, abs=1e-4)
 
 
 @pytest.mark.parametrize("middle", [0.0, -4.6, 700.0])
@@ -105,19 +112,36 @@ def test_two_classes_of_almost_equal_logits_have_curves(comm: MPI.Intracomm, mid
     assert found.values["test_average_precision"] == pytest.approx(precision, abs=5e-3)
 
 
+def test_many_labels_of_almost_equal_logits_have_curves(comm: MPI.Intracomm) -> None:
+    # As after few steps, where all labels are rare.
+    rng = np.random.default_rng(3)
+    truth = rng.random((2000, 4)) < 0.05
+    logits = (-4.6 + 2e-3 * (rng.normal(size=truth.shape) + truth)).astype(np.float32)
+    split = np.full(2000, int(Split.TEST), np.uint8)
+    mine = slice(2000 * comm.rank // comm.size, 2000 * (comm.rank + 1) // comm.size)
+    with ProcessGrid(comm) as grid:
+        arrays = (logits[mine], truth[mine].astype(np.float32), split[mine])
+        found = evaluate_multi_label(grid, *map(torch.from_numpy, arrays))
+    precision, auc = curves(truth, logits)
+    assert auc > 0.7
+    assert found.values["test_auc"] == pytest.approx(auc, abs=1e-3)
+    assert found.values["test_average_precision"] == pytest.approx(precision, abs=5e-3)
+
+
 def test_thresholds_have_probabilities_below_one() -> None:
-    logits = torch.tensor([90.0, 80.0, 50.0, -1000.0])
-    curve = curve_of(logits, torch.tensor([1, 1, 0, 0]))
-    threshold = best_threshold(curve)
+    logits = np.array([90.0, 80.0, 50.0, -1000.0])
+    bins, curve = all_curves(logits, np.array([1, 1, 0, 0]))
+    threshold = bins.best_threshold(curve)
     assert 0.5 < threshold < 1
-    assert LabelRule(threshold).predicted(logits).tolist() == [True, True, True, False]
+    predicted = LabelRule(threshold).predicted(torch.from_numpy(logits))
+    assert predicted.tolist() == [True, True, True, False]
 
 
 @pytest.mark.parametrize("tuned", [False, True])
 @pytest.mark.parametrize("absent", [False, True])
 def test_multi_label(comm: MPI.Intracomm, absent: bool, tuned: bool) -> None:
     rng = np.random.default_rng(8)
-    logits = middles(rng.normal(size=(NUM_NODES, NUM_CLASSES)) - 1)
+    logits = exact(rng.normal(size=(NUM_NODES, NUM_CLASSES)) - 1)
     truth = rng.random((NUM_NODES, NUM_CLASSES)) < 0.3
     # A class that no node has and none is assigned.
     truth[:, 1], logits[:, 1] = False, -1.0

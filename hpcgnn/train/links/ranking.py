@@ -196,10 +196,10 @@ class LinkScores:
         largest = np.array([max(np.abs(scores).max(initial=0) for scores in (edges, wrong))])
         allreduce_max(grid.layer, largest)
         sizes = np.abs(edges[edges != 0])
-        logs = np.array([np.log2(sizes).sum(), len(sizes)])
-        allreduce_sum(grid.layer, logs)
-        # The geometric mean, as a power of two, which does not depend on the order of the sum.
-        usual = np.exp2(np.round(logs[0] / logs[1])) if logs[1] else 0.0
+        # Next to the geometric mean. Sums of whole numbers do not depend on the order of ranks.
+        exponents = np.array([np.frexp(sizes)[1].sum(), len(sizes)], np.float64)
+        allreduce_sum(grid.layer, exponents)
+        usual = np.exp2(np.floor(exponents[0] / exponents[1])) if exponents[1] else 0.0
         # Sums that cancel leave rounding errors of the largest.
         least = max(2.0**-20 * float(largest[0]), np.finfo(np.float64).tiny)
         return cls(edges, wrong, max(float(usual), least), _CLOSE[dtype])
