@@ -5,6 +5,7 @@ from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.attention.additive import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.attention.products import ProductHeads, attend_products
 from hpcgnn.autograd.attention.relations import RelationHeads, attend_relations
+from hpcgnn.autograd.dot_products import pair_products
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.epilogue import WIDENED, Epilogue
 from hpcgnn.autograd.graph_pooling import (
@@ -98,6 +99,7 @@ __all__ = [
     "mean_of_graphs",
     "memory_of",
     "moments",
+    "pair_products",
     "reduce_messages",
     "relation_linear",
     "relu",

@@ -6,7 +6,7 @@ from hpcgnn.config.options import (
     Chance,
     Count,
     Natural,
-    OpenShare,
+    Part,
     Positive,
     check_values,
     option,
@@ -17,6 +17,9 @@ from hpcgnn.support import Trait, lacks, needs
 
 NEGATIVES = ("uniform", "degree", "relation", "batch")
 """Names of the ways to draw negatives."""
+
+ENDS = ("target", "both")
+"""The ends of an edge that are predicted."""
 
 RANKINGS = ("drawn", "all")
 """What a test edge is ranked against."""
@@ -32,9 +35,20 @@ class LinksConfig:
     stored: bool = option(
         True, "take valid and test edges from the split of edges in the store, if it has one"
     )
-    train: OpenShare = option(0.2, "share of their edges to train on, in (0, 1)")
+    train: Part = option(0.2, "share of their edges to train on, in (0, 1]")
     valid: Chance = option(0.05, "share of their edges for validation, in [0, 1)")
     test: Chance = option(0.1, "share of their edges for testing, in [0, 1)")
+    disjoint: bool = option(
+        True,
+        "training edges are not in the graph that the model aggregates over; false: they are, as "
+        "for most published figures",
+    )
+    ends: str = option(
+        "target",
+        "ends of an edge to predict: its target, or both, each given the other; the source then "
+        "has a reversed relation, and edges count twice",
+        values=ENDS,
+    )
     sampled: bool = option(
         False,
         "train on sampled subgraphs, as [sampling] says: batches of edges with sampler=neighbour, "
@@ -72,11 +86,10 @@ class LinksConfig:
             self.check_shares()
 
     def check_shares(self) -> None:
-        """Raise `InputError` unless the shares leave edges to aggregate over.
+        """Raise `InputError` unless there are edges for the shares, and some to aggregate over.
 
         A split in the store decides instead, but only the store tells whether it has one.
         """
-        total = self.train + self.valid + self.test
-        require(
-            total < 1, "links.train + links.valid + links.test", round(total, 9), "must be below 1"
-        )
+        total = round(self.train + self.valid + self.test, 9)
+        below, remedy = (total < 1, "below 1") if self.disjoint else (total <= 1, "at most 1")
+        require(below, "links.train + links.valid + links.test", total, f"must be {remedy}")

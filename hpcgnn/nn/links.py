@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpcgnn.autograd import arithmetic
+from hpcgnn import kernels
+from hpcgnn.autograd import RequestedRows, arithmetic, memory_of, pair_products
 from hpcgnn.errors import InputError
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import EmbeddingModel, NodeModel
+from hpcgnn.spmd import collective
+from hpcgnn.typing import LocalIndices
 
 
 class Scorer(nn.Module, ABC):
@@ -27,6 +30,20 @@ class Scorer(nn.Module, ABC):
 
         `relation` are the edges' relations, integers of a shape that broadcasts with (...,).
         """
+
+    @collective
+    def of_requested(
+        self, rows: RequestedRows, sources: LocalIndices, ends: LocalIndices, relation: Tensor
+    ) -> Tensor:
+        """Return the scores (E, K) of sources (E,) with several ends (E, K), positions in `rows`.
+
+        `relation` (E,) are integers.
+        """
+        source_EH, end_rows = rows.at(sources, ends.reshape(-1))
+        scores: Tensor = self(
+            source_EH[:, None], end_rows.view(*ends.shape, source_EH.shape[1]), relation[:, None]
+        )
+        return scores
 
     @abstractmethod
     def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:
@@ -43,6 +60,17 @@ class _Bilinear(Scorer):
     @override
     def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
         return (self.query(source, relation) * target).sum(dim=-1)
+
+    @collective
+    @override
+    def of_requested(
+        self, rows: RequestedRows, sources: LocalIndices, ends: LocalIndices, relation: Tensor
+    ) -> Tensor:
+        # Fetched by each read, for exact sums of gradients: see `RequestedRows`.
+        if rows.request is not None or memory_of(rows.x).kernels is not kernels:
+            return super().of_requested(rows, sources, ends, relation)
+        (source_EH,) = rows.at(sources)
+        return pair_products(self.query(source_EH, relation), rows.x, ends)
 
     @override
     def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:

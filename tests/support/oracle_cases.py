@@ -238,6 +238,8 @@ def _objective(rng: np.random.Generator, task: str) -> Iterator[str]:
         yield f"links.scorer={rng.choice(list(SCORERS))}"
         yield f"links.loss={rng.choice(list(LINK_LOSSES))}"
         yield f"links.num_negatives={rng.integers(1, 5)}"
+        yield from _chance(rng, 0.3, "links.ends=both")
+        yield from _chance(rng, 0.3, "links.disjoint=false")
         yield from ("links.ranked=7", "links.train=0.6", "links.valid=0.15", "links.test=0.15")
 
 

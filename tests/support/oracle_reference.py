@@ -492,20 +492,31 @@ class GraphReference(Labelled):
 
 @dataclass(frozen=True)
 class _Edges:
-    """Edges of several relations, one after the other: (E,) int64 each."""
+    """Edges of several relations: (E,) int64 each; draws depend on their `words`."""
 
     sources: np.ndarray
     targets: np.ndarray
     relations: np.ndarray
+    words: np.ndarray
 
     @classmethod
     def of(cls, ends: list[tuple[np.ndarray, np.ndarray]]) -> "_Edges":
         counts = [len(src) for src, _ in ends]
         sources, targets = (np.concatenate(each) for each in zip(*ends, strict=True))
-        return cls(sources, targets, np.repeat(np.arange(len(ends)), counts))
+        relations = np.repeat(np.arange(len(ends)), counts)
+        words = mixed(relations, sources, targets).view(np.int64)
+        return cls(sources, targets, relations, words)
 
     def __getitem__(self, some: np.ndarray) -> "_Edges":
-        return _Edges(self.sources[some], self.targets[some], self.relations[some])
+        columns = self.sources, self.targets, self.relations, self.words
+        return _Edges(*(column[some] for column in columns))
+
+    def with_reverses(self, more: int) -> "_Edges":
+        """Return the edges and their reverses, whose relations are numbered `more` higher."""
+        words = mixed(int.from_bytes(b"reversed", "big"), self.words).view(np.int64)
+        backward = self.targets, self.sources, self.relations + more, words
+        forward = self.sources, self.targets, self.relations, self.words
+        return _Edges(*map(np.concatenate, zip(forward, backward, strict=True)))
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -625,10 +636,14 @@ def deal(graph: OracleGraph, config: Config) -> Deal:
         pairs = list(zip(edges.relations.tolist(), low.tolist(), high.tolist(), strict=True))
         known = {pair for pair, is_tested in zip(pairs, tested, strict=True) if is_tested}
         masks["train"] &= np.array([pair not in known for pair in pairs], np.bool_)
-    gone = (masks["train"] & predicted) | (tested & (predicted | with_roles))
+    gone = (masks["train"] & predicted & options.disjoint) | (tested & (predicted | with_roles))
     hidden = np.stack([edges.sources[gone], edges.targets[gone]], 1)
     shares = {part: edges[mask & predicted] for part, mask in masks.items()}
-    return Deal(len(names), shares, hidden)
+    if options.ends == "target":
+        return Deal(len(names), shares, hidden)
+    more = 0 if graph.undirected or config.graph.undirected else len(names)
+    both = {part: each.with_reverses(more) for part, each in shares.items()}
+    return Deal(len(names) + more, both, hidden)
 
 
 class LinkReference(WholeReference):
@@ -669,8 +684,7 @@ class LinkReference(WholeReference):
 
         Edges that are ranked do not draw their own target, unless it is the only node of its type.
         """
-        words = mixed(edges.relations, edges.sources, edges.targets).view(np.int64)
-        bits = mixed(words[:, None], *seeds, np.arange(count)[None])
+        bits = mixed(edges.words[:, None], *seeds, np.arange(count)[None])
         draws, again = uniform(bits), uniform(mixed(bits.view(np.int64), 1))
         types = self.graph.types
         types = np.zeros(self.graph.num_nodes, np.uint8) if types is None else types

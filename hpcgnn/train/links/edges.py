@@ -32,6 +32,8 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 _DIRECTION = 0x6469726563740000
 """Makes the draw of directions independent of the draw that splits edges into shares."""
 
+_REVERSED = 0x7265766572736564
+
 SHARES = ("train", "valid", "test")
 """The shares of the edges that leave the graph, by the keys of ``[links]``."""
 
@@ -84,6 +86,22 @@ class LinkEdges:
     def in_order(self) -> GlobalIndices:
         """Return the edges (E,) sorted by words: the same order for all partitions."""
         return np.argsort(self.words, kind="stable")
+
+    @collective
+    def with_reverses(self, stored: StoredRows, num_relations: int) -> "LinkEdges":
+        """Return the edges and, on the ranks that own their sources, their reverses.
+
+        In a directed graph, the reverses of relation r are relation ``num_relations + r``.
+        """
+        relations = self.relations + (num_relations if stored.directed else 0)
+        words = mixed(_REVERSED, self.words).view(np.int64)
+        columns = redistribute(
+            stored.context.grid.layer,
+            stored.row_map.owner(self.sources),
+            *(self.targets, self.sources, relations, words),
+        )
+        here = self.sources, self.targets, self.relations, self.words
+        return LinkEdges(*map(np.concatenate, zip(here, columns, strict=True)))
 
     @collective
     def spread(self, layer: Communicator) -> "LinkEdges":
@@ -217,7 +235,7 @@ def known_links(stored: StoredRows) -> Links:
     names = _predicted(stored)
     all_edges, _, types = read_links(stored, names)
     no_edge = all_edges[np.zeros(len(all_edges), np.bool_)]
-    return Links(names, all_edges, dict.fromkeys(SHARES, no_edge), not stored.directed, types)
+    return _by_end(stored, names, all_edges, dict.fromkeys(SHARES, no_edge), types)
 
 
 def _predicted(stored: StoredRows) -> tuple[str, ...]:
@@ -260,11 +278,29 @@ def deal_links(stored: StoredRows) -> tuple[Links, HiddenEdges]:
     masks = split_links(edges, pairs, options, len(names))
     if edges.parts is not None and not stored.directed:
         masks["train"] &= ~_also_tested(stored, edges, masks["valid"] | masks["test"], len(names))
-    removed = np.logical_or.reduce(list(masks.values()))
+    hidden_shares = SHARES if options.disjoint else SHARES[1:]
+    removed = np.logical_or.reduce([masks[name] for name in hidden_shares])
     if edges.parts is not None:
         removed |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
     grid, row_map = stored.context.grid, stored.row_map
     hidden = HiddenEdges.between(grid, row_map, edges.targets[removed], edges.sources[removed])
     shares = {name: edges[mask] for name, mask in masks.items()}
     predicted = edges[edges.relations < len(names)]
-    return Links(names, predicted, shares, not stored.directed, types), hidden
+    return _by_end(stored, names, predicted, shares, types), hidden
+
+
+@collective
+def _by_end(
+    stored: StoredRows,
+    names: tuple[str, ...],
+    every: LinkEdges,
+    shares: Mapping[str, LinkEdges],
+    types: Array | None,
+) -> Links:
+    """Return the links, with an edge for each end that is predicted."""
+    if stored.context.config.links.ends == "both":
+        count = len(names)
+        every = every.with_reverses(stored, count)
+        shares = {name: edges.with_reverses(stored, count) for name, edges in shares.items()}
+        names += tuple(f"{name} reversed" for name in names) if stored.directed else ()
+    return Links(names, every, shares, not stored.directed, types)

@@ -159,13 +159,10 @@ class LinkObjective(SingleObjective):
         self, model: LinkModel, rows: RequestedRows, pairs: Pairs, chunk: slice = slice(None)
     ) -> tuple[Tensor, Tensor]:
         """Return scores (e,) of a chunk of edges, and (e, K) of their negatives, from `rows`."""
-        wrong = pairs.wrong[chunk]
-        columns = pairs.sources[chunk], pairs.targets[chunk], wrong.reshape(-1)
-        sources, targets, wrong_rows = rows.at(*columns)
+        ends = np.concatenate([pairs.targets[chunk, None], pairs.wrong[chunk]], axis=1)
         relations = self.graph.device.tensor(pairs.relations[chunk])
-        wrong_EKH = wrong_rows.view(*wrong.shape, wrong_rows.shape[1])
-        scores_E = model.scorer(sources, targets, relations)
-        return scores_E, model.scorer(sources[:, None], wrong_EKH, relations[:, None])
+        scores = model.scorer.of_requested(rows, pairs.sources[chunk], ends, relations)
+        return scores[:, 0], scores[:, 1:]
 
     @collective
     def _metrics(

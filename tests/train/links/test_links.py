@@ -81,6 +81,13 @@ def figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "links.negatives=batch",
         ),
         ("types", "model.name=sage", "links.negatives=degree", "links.ranking=all"),
+        (
+            "types",
+            "model.name=rgcn",
+            "links.ends=both",
+            "links.disjoint=false",
+            "links.scorer=distmult",
+        ),
     ],
     ids=lambda setting: setting[0],
 )
@@ -175,6 +182,69 @@ def test_no_edge_of_a_pair_remains(comm: MPI.Intracomm, comm_tmp_path: Path) -> 
         )
     # Each relation also has its reverse.
     assert run.summary["graph"]["num_edges"] == 2 * left
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_both_ends_are_predicted(
+    comm: MPI.Intracomm, comm_tmp_path: Path, undirected: bool
+) -> None:
+    graph = make_graph().with_relations()
+    store = write_store(comm, comm_tmp_path, graph)
+    names = ("cites", "names")
+    words = (
+        *WORDS,
+        "links.relations=['cites', 'names']",
+        f"graph.undirected={str(undirected).lower()}",
+    )
+    found = {}
+    for ends in ("target", "both"):
+        config = make_config(store, comm_tmp_path / ends, *words, f"links.ends={ends}")
+        with ProcessGrid(comm) as grid:
+            task, hidden = LinkObjective.load(Context.open(grid, config, TraceRecorder.off()))
+            row_map, ids = task.graph.row_map, task.graph.products.node_ids
+            assert all(row_map.is_local(part.targets).all() for part in task.links.shares.values())
+            ids = np.concatenate(comm.allgather(ids))
+        parts = {**task.links.shares, "every": task.links.every}
+        found[ends] = {
+            name: sorted(
+                row
+                for rows in comm.allgather(
+                    [ids[edges.sources], ids[edges.targets], edges.relations, edges.words]
+                )
+                for row in np.stack(rows, axis=1).tolist()
+            )
+            for name, edges in parts.items()
+        }
+        found[ends]["hidden"] = comm.allgather(hidden)
+        shift = 0 if undirected else len(names)
+        more = tuple(f"{name} reversed" for name in names if ends == "both" and not undirected)
+        assert task.links.names == (*names, *more)
+    for name in ("train", "valid", "test", "every"):
+        edges, both = (np.array(found[ends][name]) for ends in ("target", "both"))
+        assert len(edges) > 20
+        assert len(np.unique(both[:, 3])) == len(both) == 2 * len(edges)
+        reverses = edges[:, [1, 0, 2]] + [0, 0, shift]
+        expected = np.concatenate([edges[:, :3], reverses])
+        assert sorted(both[:, :3].tolist()) == sorted(expected.tolist())
+
+
+def test_training_edges_stay_in_the_graph(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = make_graph()
+    store = write_store(comm, comm_tmp_path, graph)
+    words = ("links.disjoint=false", "links.train=0.8", "links.valid=0.1", "links.test=0.1")
+    config = make_config(store, comm_tmp_path / "run", *WORDS, *words, "train.epochs=1")
+    run = train(comm, config)
+    entries = graph.adjacency.tocoo()
+    pairs = np.stack([entries.row, entries.col])
+    low, high = np.sort(graph.ids[pairs] if graph.ids is not None else pairs, axis=0)
+    stays = (uniform(mixed(1, low, high)) < 0.8) | (low == high)
+    assert run.summary["graph"]["num_edges"] == np.count_nonzero(stays)
+    with pytest.raises(InputError, match=r"must be at most 1"):
+        make_config(
+            store, comm_tmp_path / "run", *WORDS, *words, "links.test=0.11", "links.stored=false"
+        )
+    with pytest.raises(InputError, match=r"must be below 1"):
+        make_config(store, comm_tmp_path / "run", *WORDS, *words[1:], "links.stored=false")
 
 
 def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
@@ -337,6 +407,7 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
         ("model.name=sage", "links.scorer=mlp", "graph.undirected=true"),
         ("model.name=sage", "links.scorer=complex", "links.width=6"),
         ("types", "model.name=sage"),
+        ("types", "model.name=sage", "links.scorer=complex", "links.width=6", "links.ends=both"),
     ],
     ids=lambda setting: setting[0],
 )

@@ -1,0 +1,58 @@
+"""Dot products of some rows with several others each, whose copies would be the largest arrays."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn import kernels
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.kernels.operands import SparseMatrix
+from hpcgnn.typing import LocalIndices
+
+_CHUNK_BYTES = 1 << 18
+"""Size of the copies of rows at a time, which stay in a core's cache."""
+
+
+class _PairProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, rows: Tensor, numbers: LocalIndices) -> Tensor:
+        queries, rows = queries.contiguous(), rows.contiguous()
+        ctx.numbers = numbers
+        ctx.save_for_backward(queries, rows)
+        products, width = queries.new_empty(numbers.shape), rows.shape[1]
+        count = numbers.shape[1]
+        step = max(1, _CHUNK_BYTES // max(1, rows.element_size() * count * width))
+        copies = rows.new_empty(step * count, width)
+        for start in range(0, len(numbers), step):
+            chunk = slice(start, start + step)
+            wanted = numbers[chunk].reshape(-1)
+            others = copies[: len(wanted)]
+            kernels.gather_rows(rows.detach().numpy(), wanted, others.numpy())
+            others = others.view(-1, count, width)
+            torch.sum(others.mul_(queries[chunk, None]), dim=-1, out=products[chunk])
+        return products
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (queries, rows), gradient = ctx.saved_tensors, gradients[0].contiguous()
+        indptr = np.arange(len(ctx.numbers) + 1, dtype=np.int64) * ctx.numbers.shape[1]
+        matrix = SparseMatrix(indptr, ctx.numbers.reshape(-1), gradient.numpy().reshape(-1))
+        of_queries = of_rows = None
+        if ctx.needs_input_grad[0]:
+            of_queries = torch.empty_like(queries)
+            kernels.spmm(matrix, rows.detach().numpy(), of_queries.numpy())
+        if ctx.needs_input_grad[1]:
+            of_rows = memory_of(rows).empty(rows, rows.shape)
+            kernels.spmm_transpose(matrix, queries.detach().numpy(), of_rows.numpy())
+        return of_queries, of_rows, None
+
+
+def pair_products(queries: Tensor, rows: Tensor, numbers: LocalIndices) -> Tensor:
+    """Return ``queries[e] · rows[numbers[e, k]]`` (E, K), differentiable in both.
+
+    `queries` (E, H) and `rows` (R, H) are float32 or float64 in main memory, `numbers` (E, K)
+    int32.
+    """
+    return _PairProducts.apply(queries, rows, numbers)  # type: ignore[no-untyped-call]
