@@ -46,7 +46,7 @@ class LinksConfig:
     ends: str = option(
         "target",
         "ends of an edge to predict: its target, or both, each given the other; the source then "
-        "has a reversed relation, and edges count twice",
+        "has a reversed relation",
         values=ENDS,
     )
     sampled: bool = option(

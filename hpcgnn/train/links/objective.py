@@ -102,7 +102,9 @@ class LinkObjective(SingleObjective):
             lambda sampled: EnclosedLinks(graph.grid, sampled, links, config.links),
         )
         self.whole = WholeView(graph)
-        self.about = GraphReport(graph, config, counted={"links": self.num_links})
+        ends = 2 if self._options.ends == "both" else 1
+        edges = {share: count // ends for share, count in self.num_links.items()}
+        self.about = GraphReport(graph, config, counted={"links": edges})
 
     @classmethod
     @collective
