@@ -84,7 +84,8 @@ def facts_of_pairs(config: Config, store: GraphStore) -> PairFacts:
     """Return the facts about predictions for pairs of nodes; empty for other tasks."""
     match config.train.task:
         case "links":
-            return PairFacts(tuple(config.links.relations or store.relations))
+            names = config.links.relations or config.graph.relations or store.relations
+            return PairFacts(tuple(names))
         case "edges":
             names = relations_to_predict(store, config.edges.relations)
             width = num_features(store, names, read=config.edges.features)

@@ -1,11 +1,12 @@
 """The rows of an open store that a rank owns, and checks that the store fits a configuration."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.config.config import Config
+from hpcgnn.config.options import require
 from hpcgnn.config.run_features import changes, features_of, show
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.context import Context
@@ -144,8 +145,10 @@ def _needed(config: Config, fields: Sequence[str]) -> Sequence[str]:
     return fields
 
 
-def check_relations(key: str, names: Iterable[str], store: GraphStore) -> None:
-    """Raise `InputError`, which names the key, for a relation that the store lacks."""
+def check_relations(key: str, names: Sequence[str], store: GraphStore) -> None:
+    """Raise `InputError`, which names the key, for a relation that the store lacks, or repeated."""
+    # The edges of a repeated relation would count twice.
+    require(len(set(names)) == len(names), key, tuple(names), "must be different relations")
     for name in names:
         if name not in store.relations:
             remedy = (

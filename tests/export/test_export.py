@@ -289,6 +289,15 @@ def test_links(
         np.testing.assert_allclose(scores.detach(), file["score"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("chosen", [slice(None, None, -1), slice(1, 2)])
+def test_links_of_chosen_relations(tmp_path: Path, export: Any, chosen: slice) -> None:
+    names = list(RELATIONS.relations)[chosen]
+    words = ("train.task=links", "links.scorer=distmult", f"graph.relations={names}")
+    run = trained(tmp_path, RELATIONS, *words)
+    check(run.path, export, {}, "")
+    assert names == module_of(run.path / "export-torch").PREDICTED
+
+
 @pytest.mark.parametrize("kind", ["classes", "several", "numbers"])
 def test_labels_of_edges(tmp_path: Path, export: Any, kind: str) -> None:
     graph = ugly_edges(kind, undirected=kind != "classes", relations=kind == "several")

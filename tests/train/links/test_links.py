@@ -300,6 +300,8 @@ def test_scores_that_differ_by_rounding_tie(comm: MPI.Intracomm, size: float) ->
     ("words", "message"),
     [
         (("links.relations=['cite']",), r"links.relations: .* has no relation 'cite'; did"),
+        (("links.relations=['cites','cites']",), "links.relations = .*: must be different"),
+        (("graph.relations=['cites','cites']",), "graph.relations = .*: must be different"),
         (("links.train=1e-9", "links.valid=0"), "no edge to train on among links.relations"),
         (("links.train=0.95",), r"links.train \+ links.valid \+ links.test = .* must be below 1"),
         (
