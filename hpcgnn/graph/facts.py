@@ -85,6 +85,9 @@ class GraphFacts(Facts):
     units
         Units of times and of the fields in use, NAME=UNIT each; empty without fields, and in
         checkpoints of versions that did not store them.
+    predicted
+        The relations whose edges are predicted, in the order of the model's weights, if there are
+        several; else empty, also in checkpoints of versions that did not store them.
     """
 
     num_nodes: int
@@ -110,6 +113,7 @@ class GraphFacts(Facts):
     num_graphs: int = 0
     directions: str = ""
     units: tuple[str, ...] = ()
+    predicted: tuple[str, ...] = ()
 
     def with_embeddings(self, width: int) -> "GraphFacts":
         """Return the facts of a model whose outputs are node embeddings of some width."""

@@ -304,7 +304,8 @@ class EdgeObjective(SingleObjective):
         graph, config = load_saved_graph(grid, saved), saved.config
         facts, options = graph.facts, config.edges
         with agree(grid.world), GraphStore.open(config.graph.store) as store:
-            names = relations_to_predict(store, options.relations)
+            # The order of the model's weights, which that of another store need not be.
+            names = relations_to_predict(store, options.relations or saved.trained.predicted)
             check_relations("edges.relations", names, store)
             width, symmetric = num_features(store, names, read=options.features), store.undirected
         scale, kind = None, "several" if facts.multi_label else "classes"

@@ -75,6 +75,8 @@ def edge_facts(facts: GraphFacts, predicted: PredictedEdges) -> GraphFacts:
     names, scale = predicted.labels.names, predicted.scale
     content: dict[str, Any] = {**vars(facts.with_embeddings(len(names)))}
     content["multi_label"] = predicted.labels.kind == "several"
+    if len(predicted.labels.relations) > 1:
+        content["predicted"] = predicted.labels.relations
     if scale is None:
         content["class_names"] = names
     else:

@@ -1,6 +1,7 @@
 """The objective of link prediction: score edges that are hidden from the graph."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -122,7 +123,7 @@ class LinkObjective(SingleObjective):
     def on(cls, graph: LocalGraph, config: Config, drawn: Links) -> Self:
         ids = graph.products.node_ids
         pairs = DrawnPairs(graph.grid, graph.row_map, ids, drawn, config.links)
-        of_task = dataclasses.replace(graph, facts=link_facts(graph.facts, config))
+        of_task = dataclasses.replace(graph, facts=link_facts(graph.facts, config, drawn.names))
         return cls(of_task, config, drawn, pairs)
 
     @override
@@ -222,10 +223,11 @@ class LinkObjective(SingleObjective):
         return float(total / count)
 
 
-def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
+def link_facts(facts: GraphFacts, config: Config, names: Sequence[str] = ()) -> LinkFacts:
     """Return the facts with the embeddings' width in place of the number of classes."""
     embedded = facts.with_embeddings(config.links.width or config.model.hidden)
     content: dict[str, Any] = {**vars(embedded)}
+    content["predicted"] = tuple(names) if len(names) > 1 else ()
     return LinkFacts(**content | {"directions": "" if facts.directed else "hashed"})
 
 

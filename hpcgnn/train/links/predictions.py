@@ -28,6 +28,9 @@ def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkObjective:
     Raises `CollectiveInputError` if the store does not fit the model.
     """
     graph, config = load_saved_graph(grid, saved), saved.config
+    # The order of the scorer's weights, which that of the store need not be.
+    names = config.links.relations or saved.trained.predicted
+    config = replace(config, links=replace(config.links, relations=names))
     # No edge is trained on or ranked: negatives are set up, but never used.
     options = replace(config.links, negatives="uniform")
     with StoredRows.opened(Context(grid, config), (), graph.row_map) as stored:

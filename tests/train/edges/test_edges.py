@@ -1,6 +1,7 @@
 """Labels of edges: the same for any number of ranks, equal to plain torch, without leaks."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
-from hpcgnn.storage import GraphStore, Split
+from hpcgnn.storage import GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.labelled import num_features
 from hpcgnn.train.edges.objective import EdgeObjective
@@ -291,6 +292,26 @@ def test_asked_pairs_are_the_rows_of_all_edges(
     else:
         predict(out / "no.npy", "--pairs", alone)
         np.testing.assert_allclose(np.load(out / "no.npy"), found[-1:], rtol=1e-6)
+
+
+def test_relations_of_another_store_in_another_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    graph, comm, other = ugly_edges("several", relations=True), MPI.COMM_SELF, tmp_path / "other.h5"
+    arrays = graph.arrays()
+    edges, data = (
+        dict(reversed(of_relations.items())) for of_relations in (arrays.edges, arrays.edge_data)
+    )
+    store_from_arrays(other, replace(arrays, edges=edges, edge_data=data))
+    run = train(comm, make_config(graph.write(comm, tmp_path), tmp_path / "run", *WORDS))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    pairs = [(3, 7, name, 1, 2) for name in ("first", "second")]
+    table = write_pairs(comm, tmp_path / "pairs.csv", pairs, ",a,b")
+    predict(tmp_path / "own.npy", "--pairs", table)
+    predict(tmp_path / "other.npy", "--pairs", table, "--store", other)
+    own = np.load(tmp_path / "own.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "other.npy"), own, rtol=1e-6)
+    assert not np.allclose(own[0], own[1], rtol=1e-4)
 
 
 @pytest.mark.parametrize(

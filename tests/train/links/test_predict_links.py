@@ -274,6 +274,32 @@ def test_another_store_is_aggregated_over_whole(
         predict(comm_tmp_path / "none.csv", "--store", other, *asked)
 
 
+def test_relations_of_another_store_in_another_order(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    graph = training.make_graph(num_nodes=NUM_NODES).with_relations()
+    backwards = replace(graph, relations=dict(reversed(graph.relations.items())))
+    store, other = comm_tmp_path / "one", comm_tmp_path / "other"
+    if comm.rank == 0:
+        store.mkdir()
+        other.mkdir()
+    store = training.write_store(comm, store, graph)
+    other = training.write_store(comm, other, backwards)
+    # The encoder does not distinguish relations, but the scorer does.
+    words = ("train.task=links", "train.epochs=3", "links.scorer=distmult", "model.name=sage")
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *words))
+    predict, table = training.predict_with(comm, run, monkeypatch, capsys), comm_tmp_path / "p.csv"
+    if comm.rank == 0:
+        table.write_text("relation,source,target\ncites,3,7\nnames,3,7\n")
+    comm.Barrier()
+    found = []
+    for path in (store, other):
+        predict(comm_tmp_path / "out.csv", "--store", path, "--pairs", table)
+        found.append([float(each["score"]) for each in read_csv(comm_tmp_path / "out.csv")])
+    np.testing.assert_allclose(*found, rtol=1e-4)
+    assert abs(found[0][0] - found[0][1]) > 1e-3 * abs(found[0][0])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
