@@ -86,8 +86,8 @@ class GraphFacts(Facts):
         Units of times and of the fields in use, NAME=UNIT each; empty without fields, and in
         checkpoints of versions that did not store them.
     predicted
-        The relations whose edges are predicted, in the order of the model's weights, if there are
-        several; else empty, also in checkpoints of versions that did not store them.
+        The relations whose edges are predicted, in the order of the weights that the model has for
+        each of several; else empty, also in checkpoints of versions that did not store them.
     """
 
     num_nodes: int
