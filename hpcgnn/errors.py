@@ -7,6 +7,8 @@ keeps its traceback.
 import contextlib
 import difflib
 import errno
+import platform
+import re
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -48,6 +50,12 @@ class MachineError(CollectiveInputError):
     """A fault of a machine, not of the input, that all ranks raise together."""
 
     status = MACHINE_FAULT
+
+
+class LackOfMemoryError(CollectiveInputError):
+    """A rank has run out of memory, which all ranks raise together."""
+
+    status = 1
 
 
 class CollectiveExit(SystemExit):
@@ -153,6 +161,19 @@ def one_line(error: BaseException) -> str:
     text = printable(" ".join(str(error).split()))
     half = _LONGEST_MESSAGE // 2
     return text if len(text) <= _LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}"
+
+
+def lack_of_memory(error: BaseException) -> str | None:
+    """Return a message for a failed allocation, None for any other error."""
+    text = str(error)
+    # For main memory torch raises a plain RuntimeError.
+    refused = "can't allocate memory" in text or "out of memory" in text
+    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and refused):
+        return None
+    match = re.search(r"allocate (\d+) bytes", text)
+    size = f"{int(match[1]):,} bytes more" if match else "more"
+    lack = f"there is no memory for {size}; take a smaller model or graph, or more ranks and hosts"
+    return f"on {platform.node()}: {lack}"
 
 
 def printable(text: str) -> str:

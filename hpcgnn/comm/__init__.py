@@ -10,6 +10,8 @@ from hpcgnn.comm.collective import (
     all_ranks,
     bcast,
     raise_on_all,
+    recv_any,
+    send_any,
 )
 from hpcgnn.comm.grid import GridPosition, ProcessGrid, share_on_hosts
 from hpcgnn.comm.halo import CommPlan, Request, Volume

@@ -7,12 +7,19 @@ leave the block together, either normally or with the same error.
 
 import contextlib
 from collections.abc import Iterator
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hpcgnn.comm.mpi import MPI
-from hpcgnn.errors import CollectiveInputError, InputError, paths_told
+from hpcgnn.errors import (
+    CollectiveInputError,
+    InputError,
+    LackOfMemoryError,
+    lack_of_memory,
+    paths_told,
+)
 from hpcgnn.spmd import collective
 
 T = TypeVar("T")
@@ -23,8 +30,9 @@ def raise_on_all(comm: "MPI.Comm", error: Exception | None) -> None:
     """Raise the error of the lowest failing rank on every rank, or return on every rank.
 
     `error` is this rank's failure, or None. If the lowest failing rank has an `InputError`, raises
-    `CollectiveInputError` with its message; any other error becomes a `RuntimeError` that names the
-    rank. On the failing rank itself the original exception is the cause.
+    `CollectiveInputError` with its message; if it has run out of memory, `LackOfMemoryError`; any
+    other error becomes a `RuntimeError`. Both name the rank. On the failing rank itself the
+    original exception is the cause.
     """
     # Reduce an array: reducing a Python object takes three times as many sequential messages.
     ranks = np.array([comm.size if error is None else comm.rank])
@@ -33,10 +41,13 @@ def raise_on_all(comm: "MPI.Comm", error: Exception | None) -> None:
         return
     fault = None
     if error is not None and comm.rank == first:
-        fault = (isinstance(error, InputError), type(error).__name__, str(error))
-    is_input, name, text = comm.bcast(fault, root=first)
+        is_input, lack = isinstance(error, InputError), lack_of_memory(error)
+        fault = (is_input, lack, type(error).__name__, str(error))
+    is_input, lack, name, text = comm.bcast(fault, root=first)
     if is_input:
         raise CollectiveInputError(text) from error
+    if lack:
+        raise LackOfMemoryError(f"rank {first} {lack}") from error
     raise RuntimeError(f"rank {first} failed with {name}: {text}") from error
 
 
@@ -72,3 +83,20 @@ def bcast(comm: "MPI.Comm", value: T | None, root: int = 0) -> T:
     """Return `root`'s value on every rank."""
     received: T = comm.bcast(value, root=root)
     return received
+
+
+def send_any(comm: "MPI.Intracomm", value: object, dest: int) -> None:
+    """Send an object of any size to a rank, which calls `recv_any`.
+
+    Pickled messages of mpi4py's own communicators end at 2^31 bytes.
+    """
+    _of_any_size(comm).send(value, dest)
+
+
+def recv_any(comm: "MPI.Intracomm", source: int) -> Any:
+    """Return the object that a rank sends by `send_any`."""
+    return _of_any_size(comm).recv(source=source)
+
+
+def _of_any_size(comm: "MPI.Intracomm") -> Any:
+    return import_module("mpi4py.util.pkl5").Intracomm(comm)

@@ -5,7 +5,6 @@ import importlib
 import math
 import os
 import platform
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from hpcgnn.errors import (
     CollectiveInputError,
     InputError,
     exit_on_sigterm,
+    lack_of_memory,
     one_line,
     paths_told,
 )
@@ -153,8 +153,8 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
         _end(world, end.code if isinstance(end.code, int) and end.code else 1)
         raise
     except BaseException as error:
-        if lack := _lack_of_memory(error):
-            _say(name, InputError(f"rank {world.rank} on {platform.node()}: {lack}"))
+        if lack := lack_of_memory(error):
+            _say(name, InputError(f"rank {world.rank} {lack}"))
         else:
             _print_traceback(world)
         _end(world, 1)
@@ -164,18 +164,6 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
     sys.stderr.flush()
     watchdog.set_place("the end of MPI", name)
     raise SystemExit(status)
-
-
-def _lack_of_memory(error: BaseException) -> str | None:
-    """Return a message for a failed allocation, None for any other error."""
-    text = str(error)
-    # For main memory torch raises a plain RuntimeError.
-    refused = "can't allocate memory" in text or "out of memory" in text
-    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and refused):
-        return None
-    match = re.search(r"allocate (\d+) bytes", text)
-    size = f"{int(match[1]):,} bytes more" if match else "more"
-    return f"there is no memory for {size}; take a smaller model or graph, or more ranks and hosts"
 
 
 def _end(world: "Communicator", status: int) -> None:

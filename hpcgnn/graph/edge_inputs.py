@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+import torch
 
-from hpcgnn.comm import RowRequest, agree, allreduce_sum, rows_of
+from hpcgnn.autograd import arithmetic
+from hpcgnn.comm import RowRequest, agree, rows_of
 from hpcgnn.graph.inputs import Scales, Scaling
 from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.sparse import EdgeRows, read_edge_rows
@@ -63,9 +65,9 @@ def with_positions(stored: StoredRows, edges: EdgeRows) -> EdgeRows:
         # Scale by all edges, hidden ones included, so that training and evaluation agree.
         source = context.grid, stored.store, stored.row_map, stored.relations
         all_steps = _steps(stored, read_edge_rows(*source, None))
-    total = np.array([np.linalg.norm(all_steps, axis=1).sum(), len(all_steps)])
-    allreduce_sum(context.grid.layer, total)
-    steps /= total[0] / total[1] if total[0] > 0 else 1.0
+    all_lengths = torch.from_numpy(np.linalg.norm(all_steps, axis=1, keepdims=True))
+    total, count = arithmetic().sums_and_count(all_lengths, context.grid.sum_over_blocks)
+    steps /= total / count if total > 0 else 1.0
     lengths = np.linalg.norm(steps, axis=1, keepdims=True)
     columns = [edges.features, steps, lengths]
     return replace(edges, features=np.concatenate(columns, axis=1))

@@ -14,7 +14,7 @@ from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.graph.targets import fingerprint_of, read_targets, target_scale
 from hpcgnn.spmd import collective
 from hpcgnn.storage import NodeBlock
-from hpcgnn.typing import Array, GlobalIndices, Mask
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, 
     counts = np.concatenate([[0], np.cumsum(layer.allgather(len(own_graphs)))]).astype(np.int64)
     piece_map = RowMap(counts, grid.block)
     numbers = np.arange(piece_map.start, piece_map.stop, dtype=np.int64)
-    owners = even_rows(last + 1, grid.num_blocks).owner(own_graphs)
+    owners = owners_of_graphs(own_graphs, last + 1, grid.num_blocks)
     # They arrive ordered by rank, so that piece numbers increase.
     numbers, graph_of_pieces = redistribute(layer, owners, numbers, own_graphs)
     ids, graphs = np.unique(graph_of_pieces, return_inverse=True)
@@ -159,9 +159,13 @@ def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, 
     return members, ids
 
 
-def even_rows(count: int, blocks: int) -> RowMap:
-    """Divide `count` numbers evenly among the block rows."""
-    return RowMap(np.arange(blocks + 1, dtype=np.int64) * count // blocks, 0)
+def owners_of_graphs(graphs: GlobalIndices, count: int, blocks: int) -> LocalIndices:
+    """Return the block rows (m,) int32 of graph numbers, if all below `count` are divided evenly.
+
+    Numbers may have gaps of any size, so that a block row may have more than 2^31.
+    """
+    firsts = np.array([count * block // blocks for block in range(1, blocks)], np.int64)
+    return np.searchsorted(firsts, graphs, side="right").astype(np.int32)
 
 
 @collective

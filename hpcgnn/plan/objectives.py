@@ -17,7 +17,7 @@ from hpcgnn.config.multi_task import width_of, with_one_width
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import training_mask
-from hpcgnn.graph.labels import Labelled, even_rows
+from hpcgnn.graph.labels import Labelled, owners_of_graphs
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.plan.counted_messages import WantedRows
@@ -198,7 +198,7 @@ class WholeGraphs(Predictions):
         return begins, graphs, self._owners(graphs, len(parts))
 
     def _owners(self, graphs: GlobalIndices, blocks: int) -> LocalIndices:
-        return even_rows(int(self._labelled.ids[-1]) + 1, blocks).owner(graphs)
+        return owners_of_graphs(graphs, int(self._labelled.ids[-1]) + 1, blocks)
 
     @override
     def trained(self, starts: Offsets) -> Array:

@@ -2,9 +2,18 @@ from mpi4py import MPI
 
 import numpy as np
 import pytest
+import torch
 
-from hpcgnn.comm import CollectiveInputError, agree, allreduce_max, allreduce_sum, raise_on_all
-from hpcgnn.errors import InputError
+from hpcgnn.comm import (
+    CollectiveInputError,
+    agree,
+    allreduce_max,
+    allreduce_sum,
+    raise_on_all,
+    recv_any,
+    send_any,
+)
+from hpcgnn.errors import InputError, LackOfMemoryError
 
 
 def fail_on(comm: MPI.Intracomm, rank: int, error: Exception) -> None:
@@ -33,9 +42,38 @@ def test_defect_names_its_rank(comm: MPI.Intracomm) -> None:
         fail_on(comm, 0, KeyError("x"))
 
 
+@pytest.mark.parametrize(
+    ("error", "amount"),
+    [
+        (MemoryError("Unable to allocate 7.28 TiB"), "more"),
+        (RuntimeError("you tried to allocate 512 bytes: can't allocate memory"), "512 bytes more"),
+    ],
+)
+def test_a_lack_of_memory_names_its_rank(
+    comm: MPI.Intracomm, error: Exception, amount: str
+) -> None:
+    last = comm.size - 1
+    text = rf"^rank {last} on \S+: there is no memory for {amount}; "
+    with pytest.raises(LackOfMemoryError, match=text) as raised, agree(comm):
+        fail_on(comm, last, error)
+    assert raised.value.status == 1
+
+
 def test_collective_error_passes_through_without_agreeing_twice(comm: MPI.Intracomm) -> None:
     with pytest.raises(CollectiveInputError, match="inner"), agree(comm):
         raise CollectiveInputError("inner")
+
+
+@pytest.mark.several_ranks
+def test_sent_objects_arrive(comm: MPI.Intracomm) -> None:
+    # Those of 2 GiB take the same way in pieces; mpi4py's own messages refuse them.
+    sent = {"rows": np.arange(5), "weights": torch.arange(3.0), "text": ["a", None]}
+    if comm.rank == 0:
+        send_any(comm, sent, comm.size - 1)
+    elif comm.rank == comm.size - 1:
+        found = recv_any(comm, 0)
+        assert found["text"] == sent["text"]
+        assert all((found[name] == sent[name]).all() for name in ("rows", "weights"))
 
 
 def test_pairs_of_ranks_combine_arrays_in_pieces(

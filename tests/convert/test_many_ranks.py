@@ -416,6 +416,28 @@ def test_what_one_rank_cannot_write_ends_all(
     assert sorted(each.name for each in comm_tmp_path.iterdir()) == ["e.csv", "x.npy"]
 
 
+def test_a_full_scratch_folder_of_one_rank_ends_all(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.rank == 0:
+        table(comm_tmp_path / "e.csv", list(edges(1)[:2]))
+        rows = (f"{node},{node}.5\n" for node in reversed(range(NODES)))
+        (comm_tmp_path / "n.csv").write_text("id,x\n" + "".join(rows))
+    comm.barrier()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(os, "posix_fallocate", full)
+    files = [str(comm_tmp_path / name) for name in ("e.csv", "n.csv", "s.h5")]
+    monkeypatch.setattr(sys, "argv", ["convert", files[0], "--nodes", files[1], "-o", files[2]])
+    with pytest.raises(CollectiveInputError, match=r"has no room for \d+ bytes .*TMPDIR"):
+        COMMAND.call(comm=comm)
+    comm.barrier()
+    assert sorted(each.name for each in comm_tmp_path.iterdir()) == ["e.csv", "n.csv"]
+
+
 def test_sparse_features_of_too_few_nodes_end_all_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

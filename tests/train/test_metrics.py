@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from hpcgnn.autograd import ExactArithmetic, computing_with
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
 from hpcgnn.storage import Split
-from hpcgnn.train import label_metrics
+from hpcgnn.train import label_metrics, multi_label
 from hpcgnn.train.curves import LogitBins, areas, curves_by_split
 from hpcgnn.train.evaluation import SPLITS
 from hpcgnn.train.label_metrics import evaluate_single_label
@@ -181,6 +182,24 @@ def test_multi_label(comm: MPI.Intracomm, absent: bool, tuned: bool) -> None:
         precision, auc = curves(truth[rows], logits[rows])
         assert found.values[f"{prefix}_average_precision"] == pytest.approx(precision, rel=1e-12)
         assert found.values[f"{prefix}_auc"] == pytest.approx(auc, rel=1e-12)
+
+
+def test_exact_losses_of_unequal_numbers_of_pieces(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multi_label, "_PIECE_ROWS", 4)
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(NUM_NODES, NUM_CLASSES, generator=generator)
+    truth = (torch.rand(NUM_NODES, NUM_CLASSES, generator=generator) < 0.3).float()
+    split = torch.arange(NUM_NODES, dtype=torch.uint8) % 4
+    starts = uneven_starts(NUM_NODES, comm.size, 3)
+    mine = slice(int(starts[comm.rank]), int(starts[comm.rank + 1]))
+    found = []
+    for ranks, rows in ((comm, mine), (MPI.COMM_SELF, slice(None))):
+        with ProcessGrid(ranks) as grid, computing_with(ExactArithmetic(grid)):
+            arrays = logits[rows], truth[rows], split[rows]
+            found.append(evaluate_multi_label(grid, *arrays, tuned="top").values)
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("size", [0.25, 1, 2, 36, 800])

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 import hpcgnn
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.convert import convert
 from hpcgnn.errors import CollectiveInputError
+from hpcgnn.graph.context import Context, computing_as
+from hpcgnn.graph.read_edges import read_edge_rows_of
+from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.partition import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, Split
@@ -80,6 +84,29 @@ def test_features_are_those_of_the_nearest_images(comm: MPI.Intracomm, comm_tmp_
         mine = np.concatenate([targets[:, None], edges.features.numpy()], axis=1)
     found = in_order(np.concatenate(comm.allgather(mine)))
     np.testing.assert_allclose(found, by_hand(), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.several_ranks
+def test_reproducible_features_have_equal_bits(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("model.name=gine", RELATIVE, "train.dtype=float64", "train.reproducible=true")
+    config = training.make_config(write(comm, comm_tmp_path), comm_tmp_path / "run", *words)
+    points = np.random.default_rng(1)
+
+    def features(ranks: MPI.Intracomm) -> np.ndarray:
+        with (
+            ProcessGrid(ranks) as grid,
+            computing_as(grid, config),
+            StoredRows.opened(Context(grid, config), ()) as stored,
+        ):
+            return np.concatenate(ranks.allgather(read_edge_rows_of(stored).features))
+
+    # The order of a sum changes its last bit for some positions only.
+    for _ in range(8):
+        drawn = points.uniform(0, 2, (len(training.make_graph().ids), 3))
+        monkeypatch.setattr(GraphStore, "read_positions", lambda _, a, b, rows=drawn: rows[a:b])
+        np.testing.assert_array_equal(features(comm), features(MPI.COMM_SELF))
 
 
 CASES = {

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError
-from hpcgnn.errors import EXIT_REQUEUE
+from hpcgnn.errors import EXIT_REQUEUE, StorageFormatError
+from hpcgnn.train.run import directory
+from hpcgnn.train.run.checkpoint import Checkpoint, read_checkpoint
 from tests.support import training
 
 SETTINGS = {
@@ -58,6 +60,24 @@ def interrupt(comm: MPI.Intracomm, store: Path, run: Path, epoch: int, *settings
     assert stopped.status == EXIT_REQUEUE
     assert not (run / "summary.json").exists()
     comm.Barrier()
+
+
+def test_results_stay_if_a_rank_cannot_resume(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = comm_tmp_path / "run"
+    training.train(comm, training.make_config(store, path, "train.epochs=2"))
+
+    def read(found: Path) -> Checkpoint:
+        if comm.rank == comm.size - 1:
+            raise StorageFormatError("unreadable here")
+        return read_checkpoint(found)
+
+    monkeypatch.setattr(directory, "read_checkpoint", read)
+    with pytest.raises(CollectiveInputError, match="unreadable here"):
+        training.train(comm, training.make_config(store, path, "train.epochs=4"))
+    for name in ("summary.json", "predictions.h5", "model.safetensors"):
+        assert (path / name).is_file()
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -1,5 +1,8 @@
 """Graphs from arrays of edges and features: a single graph, or many joined into one."""
 
+import math
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -287,3 +290,18 @@ def side_by_side(parts: Sequence[Edges], sizes: Sequence[int], where: str) -> Ed
         np.concatenate(weights) if weights else None,
         np.concatenate(features) if features else None,
     )
+
+
+def scratch_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return zeros in an unnamed file in TMPDIR; raises `InputError` if it has no room for them."""
+    num_bytes = dtype.itemsize * math.prod(shape)
+    try:
+        with tempfile.TemporaryFile(prefix="hpcgnn-values-") as file:
+            # Writing to a mapped page without room on the disk would kill the process.
+            os.posix_fallocate(file.fileno(), 0, max(1, num_bytes))
+            return np.memmap(file, dtype, "r+", shape=shape)
+    except OSError as error:
+        raise InputError(
+            f"{tempfile.gettempdir()}: has no room for {num_bytes:,} bytes of scratch data "
+            f"({error.strerror}); name another directory (TMPDIR)"
+        ) from None

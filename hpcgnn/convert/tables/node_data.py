@@ -1,6 +1,5 @@
 """Read labels, splits and features from node tables, and bring them into node order."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -14,7 +13,12 @@ from hpcgnn.comm import RankGroup
 from hpcgnn.console import report
 from hpcgnn.convert.divide_input import SharedFiles
 from hpcgnn.convert.nodes import class_numbers, labelled, split_from_masks
-from hpcgnn.convert.read.arrays import Narrowing, file_features, file_shape
+from hpcgnn.convert.read.arrays import (
+    Narrowing,
+    file_features,
+    file_shape,
+    scratch_array,
+)
 from hpcgnn.convert.read.tables import (
     NAMES_OF_CLASSES,
     Kind,
@@ -164,10 +168,9 @@ class _Rows:
 
         `blocks` are rows that this rank has read; `none` is a matrix of their width without rows.
         """
-        with tempfile.TemporaryFile(prefix="hpcgnn-features-") as scratch:
-            shape = (len(self.own), none.shape[1])
-            scratch.truncate(max(1, none.itemsize * shape[0] * shape[1]))
-            matrix = np.memmap(scratch, none.dtype, "r+", shape=shape) if shape[0] else None
+        shape = (len(self.own), none.shape[1])
+        with self.files.ranks.agree():
+            matrix = scratch_array(shape, none.dtype) if shape[0] else None
         first = 0
         for block in self.files.ranks.rounds(blocks, lambda: none):
             assert self.nodes is not None

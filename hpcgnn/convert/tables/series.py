@@ -4,7 +4,6 @@ Times are numbers, or dates and times of day (ISO 8601), which become seconds af
 table is read twice, for its times and then its values, which are kept in a file under TMPDIR.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 
 from hpcgnn import watchdog
 from hpcgnn.console import report
-from hpcgnn.convert.read.arrays import Narrowing
+from hpcgnn.convert.read.arrays import Narrowing, scratch_array
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.series import FieldArray, Series, join_fields
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, GraphSource, Nodes
@@ -290,9 +289,8 @@ class _LongTable:
 
 
 def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any], value: float | bool) -> Array:
-    """Return an array in an unnamed temporary file, filled with `value` one step at a time."""
-    with tempfile.TemporaryFile() as file:
-        mapped = np.memmap(file, dtype, "w+", shape=shape)
+    """Return a `scratch_array` filled with `value` one step at a time."""
+    mapped = scratch_array(shape, dtype)
     if value:
         for part in mapped.reshape(-1, shape[-1]):
             part[:] = value

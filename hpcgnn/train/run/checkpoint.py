@@ -337,10 +337,16 @@ _KEPT_REMEDY = "use the run directory, or start the finished run again without t
 def write_kept_model(path: Path, checkpoints: Path, config: Config, seed: int) -> None:
     """Write the kept model of a seed from the newest of its `checkpoints`; on rank 0 only.
 
-    Raises `InputError` if that checkpoint cannot be read, or the file cannot be written.
+    Raises `InputError` if that checkpoint is missing or cannot be read, or the file cannot be
+    written.
     """
-    newest = {number: path for number, _, path in checkpoint_paths(checkpoints)}[seed]
-    checkpoint = read_checkpoint(newest)
+    newest = {number: path for number, _, path in checkpoint_paths(checkpoints)}
+    if seed not in newest:
+        raise InputError(
+            f"{checkpoints} has no checkpoint of seed {seed}, the best by validation; put it back, "
+            "or start over with run.resume=never"
+        )
+    checkpoint = read_checkpoint(newest[seed])
     tensors = dict(checkpoint.best)
     tensors |= {_FEATURES + name: value for name, value in checkpoint.features.items()}
     texts = {

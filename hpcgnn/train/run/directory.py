@@ -354,6 +354,8 @@ def find_checkpoint(
             checkpoint = read_checkpoint(path)
             check_state(path, checkpoint.state)
             _check_fits(path, checkpoint.state, config, facts)
+    # Results of the earlier run stay if any rank cannot resume.
+    with agree(grid.world):
         if grid.rank == 0:
             _prepare(checkpoint, directory, before, config)
             directory.write_config(config)

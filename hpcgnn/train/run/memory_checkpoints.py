@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from hpcgnn.comm import ProcessGrid, agree, bcast
+from hpcgnn.comm import ProcessGrid, agree, bcast, recv_any, send_any
 from hpcgnn.config.config import Config
 from hpcgnn.console import number, report, warn
 from hpcgnn.errors import InputError, StorageFormatError
@@ -73,8 +73,8 @@ class MemoryCheckpoints:
         if self._partner == 0:
             return
         if rank == 0:
-            comm.send(copy, self._partner)
-        received = comm.recv(source=0) if rank == self._partner else None
+            send_any(comm, copy, self._partner)
+        received = recv_any(comm, 0) if rank == self._partner else None
         with agree(comm):
             if received is not None:
                 self._write(received)
@@ -125,9 +125,9 @@ class MemoryCheckpoints:
             return self
         copy = held[1] if rank == holder else None
         if holder != 0 and rank == holder:
-            comm.send(copy, 0)
+            send_any(comm, copy, 0)
         elif holder != 0 and rank == 0:
-            copy = comm.recv(source=holder)
+            copy = recv_any(comm, holder)
         with agree(comm):
             if rank == 0:
                 assert copy is not None

@@ -225,6 +225,24 @@ def test_a_graph_is_predicted_alike_in_any_company(
         np.testing.assert_allclose(np.load(out), run.predictions()["probabilities"][35:], rtol=1e-6)
 
 
+def test_graph_numbers_may_have_gaps(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    made, losses = make_graphs(), []
+    words = (*WORDS, "model.dropout=0", "graphs.batch=0")
+    for name, step in (("plain", 1), ("apart", 2**56)):
+        if comm.rank == 0:
+            (comm_tmp_path / name).mkdir()
+        comm.Barrier()
+        apart = replace(made.graphs, graph=made.graphs.graph * step)
+        store = write_graphs(comm, comm_tmp_path / name, replace(made, graphs=apart))
+        run = train(comm, make_config(store, comm_tmp_path / f"{name}-run", *words))
+        losses.append(run.column("train_loss"))
+        if comm.rank == 0:
+            np.testing.assert_array_equal(
+                run.predictions()["graph_id"], step * np.arange(len(made.targets))
+            )
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-9)
+
+
 @pytest.mark.quality
 def test_numbers_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     if comm.size in (2, 3):

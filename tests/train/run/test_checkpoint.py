@@ -24,6 +24,7 @@ from hpcgnn.train.run.checkpoint import (
     read_checkpoint,
     read_state,
     write_checkpoint,
+    write_kept_model,
 )
 from tests.support import training
 from tests.support.full_disk import largest_file
@@ -52,6 +53,13 @@ def test_round_trip(tmp_path: Path) -> None:
     (tmp_path / ".seed3-epoch000014.partial-1").mkdir()
     assert [epoch for _, epoch, _ in checkpoint_paths(tmp_path)] == [7, 12]
     assert checkpoint_paths(tmp_path / "none") == []
+
+
+def test_the_kept_model_needs_a_checkpoint_of_its_seed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, some_checkpoint(7))
+    config = training.make_config(tmp_path / "store.h5", tmp_path / "run")
+    with pytest.raises(InputError, match="has no checkpoint of seed 4, the best by validation; "):
+        write_kept_model(tmp_path / "model.safetensors", tmp_path, config, 4)
 
 
 def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
