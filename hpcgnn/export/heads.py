@@ -16,6 +16,7 @@ from hpcgnn.train.edges.labelled import num_features, relations_to_predict
 from hpcgnn.train.edges.predicted import encoder_facts
 from hpcgnn.train.fields.dynamics import scales_of
 from hpcgnn.train.fields.frames import Columns
+from hpcgnn.train.links.edges import scored_relations
 from hpcgnn.train.run.saved_model import SavedModel
 
 
@@ -85,7 +86,8 @@ def facts_of_pairs(config: Config, store: GraphStore) -> PairFacts:
     match config.train.task:
         case "links":
             names = config.links.relations or config.graph.relations or store.relations
-            return PairFacts(tuple(names))
+            directed = not (store.undirected or config.graph.undirected)
+            return PairFacts(scored_relations(names, config.links, directed=directed))
         case "edges":
             names = relations_to_predict(store, config.edges.relations)
             width = num_features(store, names, read=config.edges.features)

@@ -268,12 +268,15 @@ def test_links(
     tmp_path: Path, export: Any, scorer: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     words = ("train.task=links", f"links.scorer={scorer}", "links.width=6", "model.name=rgcn")
-    run = trained(tmp_path, RELATIONS, *words)
+    ends = ["target", "both"][scorer == "complex"]
+    run = trained(tmp_path, RELATIONS, *words, f"links.ends={ends}")
     check(run.path, export, {}, "")
     module = module_of(run.path / "export-torch")
-    assert list(RELATIONS.relations) == module.PREDICTED
+    names = list(RELATIONS.relations)
+    backward = [f"{name} reversed" for name in names if ends == "both"]
+    assert [*names, *backward] == module.PREDICTED
     pairs = np.array([[0, 5, 9, 60], [3, 3, 40, 2]])
-    kinds = torch.tensor([0, 1, 1, 0])
+    kinds = torch.tensor([0, 1, len(module.PREDICTED) - 1, 0])
     table = tmp_path / "pairs.csv"
     lines = [f"{s},{t},{module.PREDICTED[k]}" for s, t, k in zip(*pairs, kinds, strict=True)]
     table.write_text("\n".join(["source,target,relation", *lines]))

@@ -199,7 +199,7 @@ def split_links(
 class Links:
     """A rank's edges of the predicted relations, and their split.
 
-    `names` are the predicted relations, which `LinkEdges.relations` numbers; `every` holds all
+    `names` are those of `scored_relations`, which `LinkEdges.relations` numbers; `every` holds all
     their edges, `shares` those of each of `SHARES`. With `both_ways`, each edge also represents
     its reverse. `types` are as returned by `read_links`.
     """
@@ -302,5 +302,13 @@ def _by_end(
         count = len(names)
         every = every.with_reverses(stored, count)
         shares = {name: edges.with_reverses(stored, count) for name, edges in shares.items()}
-        names += tuple(f"{name} reversed" for name in names) if stored.directed else ()
-    return Links(names, every, shares, not stored.directed, types)
+    scored = scored_relations(names, stored.context.config.links, directed=stored.directed)
+    return Links(scored, every, shares, not stored.directed, types)
+
+
+def scored_relations(
+    names: Sequence[str], options: LinksConfig, *, directed: bool
+) -> tuple[str, ...]:
+    """Return the relations that a scorer tells apart: some of the graph, and perhaps reverses."""
+    more = names if options.ends == "both" and directed else ()
+    return (*names, *(f"{name} reversed" for name in more))

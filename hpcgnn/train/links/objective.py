@@ -227,6 +227,8 @@ def link_facts(facts: GraphFacts, config: Config, names: Sequence[str] = ()) -> 
     """Return the facts with the embeddings' width in place of the number of classes."""
     embedded = facts.with_embeddings(config.links.width or config.model.hidden)
     content: dict[str, Any] = {**vars(embedded)}
+    if config.links.ends == "both" and facts.directed:
+        names = names[: len(names) // 2]
     weighted = len(names) > 1 and config.links.scorer != "dot"
     content["predicted"] = tuple(names) if weighted else ()
     return LinkFacts(**content | {"directions": "" if facts.directed else "hashed"})

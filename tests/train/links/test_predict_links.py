@@ -274,8 +274,13 @@ def test_another_store_is_aggregated_over_whole(
         predict(comm_tmp_path / "none.csv", "--store", other, *asked)
 
 
+@pytest.mark.parametrize("ends", ["target", "both"])
 def test_relations_of_another_store_in_another_order(
-    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    ends: str,
 ) -> None:
     graph = training.make_graph(num_nodes=NUM_NODES).with_relations()
     backwards = replace(graph, relations=dict(reversed(graph.relations.items())))
@@ -287,10 +292,12 @@ def test_relations_of_another_store_in_another_order(
     other = training.write_store(comm, other, backwards)
     # The encoder does not distinguish relations, but the scorer does.
     words = ("train.task=links", "train.epochs=3", "links.scorer=distmult", "model.name=sage")
+    words += (f"links.ends={ends}",)
     run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *words))
     predict, table = training.predict_with(comm, run, monkeypatch, capsys), comm_tmp_path / "p.csv"
     if comm.rank == 0:
-        table.write_text("relation,source,target\ncites,3,7\nnames,3,7\n")
+        last = "names reversed" if ends == "both" else "names"
+        table.write_text(f"relation,source,target\ncites,3,7\n{last},3,7\n")
     comm.Barrier()
     found = []
     for path in (store, other):
