@@ -1,7 +1,8 @@
 """Join the traces of ranks, and drop the epochs that a resumed run repeated.
 
 Each header record starts a session. A session that begins at epoch e of a seed replaces what
-earlier sessions recorded for that seed from e on, on every rank.
+earlier sessions recorded for that seed from e on, on every rank. Epochs on another number of ranks
+than the last ones do not count: their ranks had other shares of the graph.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,17 +14,16 @@ from hpcgnn.trace import steady
 class Trace:
     """The spans of every rank that left a file.
 
-    `ranks` are the ranks that have a file, ascending; `num_ranks` is the largest number of ranks
-    of any session, `num_sessions` 1 plus the number of times that the run was resumed. `starts_ns`
-    is the Unix time in ns at which each session began, on a rank that took part in all. `epoch_s`
-    are the seconds of the counted epochs; None without metrics: then all epochs count.
+    `num_ranks` is the number of ranks of the last epochs, and `ranks` are those of them that have a
+    file, ascending; `every_rank` has all files. `num_sessions` is 1 plus the number of times that
+    the run was resumed. `starts_ns` is the Unix time in ns at which each session began, on a rank
+    that took part in all. `epoch_s` are the seconds of the counted epochs; None without metrics:
+    then all epochs count.
     """
 
     def __init__(self, run: Run) -> None:
         self._traces = {trace.rank: trace for trace in run.traces()}
-        self.ranks = list(self._traces)
-        headers = [header for trace in self._traces.values() for header in trace.headers]
-        self.num_ranks = max(*(header["ranks"] for header in headers), self.ranks[-1] + 1)
+        self.every_rank = list(self._traces)
         # The rank with most headers took part in every session, even if rank counts differ.
         longest = max(self._traces.values(), key=lambda trace: len(trace.headers))
         self.starts_ns = [header["start_unix_ns"] for header in longest.headers]
@@ -34,6 +34,10 @@ class Trace:
             for rank, trace in self._traces.items()
         }
         self._first_epochs = self._find_first_epochs()
+        trained = max((max(firsts) for firsts in self._first_epochs.values()), default=-1)
+        self._sizes = [header["ranks"] for header in longest.headers]
+        self.num_ranks = self._sizes[trained]
+        self.ranks = [rank for rank in self.every_rank if rank < self.num_ranks]
         self.epoch_s = _epoch_seconds(run)
 
     @property
@@ -42,12 +46,12 @@ class Trace:
         return sorted(set(range(self.num_ranks)) - set(self.ranks))
 
     def spans(self, rank: int) -> list[SpanRecord]:
-        """Return the spans of `rank` that were not replaced, in the order of their ends."""
+        """Return the spans of `rank` that count, in the order of their ends."""
         sessions = self._sessions[rank]
         return [
             span
             for span in self._traces[rank].spans()
-            if not self._is_replaced(span, sessions[span.session])
+            if not self._is_left_out(span, sessions[span.session])
         ]
 
     def whole_sessions(self, rank: int) -> Iterator[tuple[int, Json, list[SpanRecord]]]:
@@ -74,9 +78,11 @@ class Trace:
                     sessions[session] = min(sessions.get(session, span.epoch), span.epoch)
         return first
 
-    def _is_replaced(self, span: SpanRecord, session: int) -> bool:
+    def _is_left_out(self, span: SpanRecord, session: int) -> bool:
         if span.epoch is None:
             return False
+        if self._sizes[session] != self.num_ranks:
+            return True
         firsts = self._first_epochs.get(span.seed, {})
         return any(later > session and first <= span.epoch for later, first in firsts.items())
 

@@ -65,7 +65,7 @@ class Session:
 def read_sessions(trace: Trace) -> list[Session]:
     """Return every session of every rank, on one clock."""
     starts, sessions = trace.starts_ns, []
-    for rank in trace.ranks:
+    for rank in trace.every_rank:
         for number, header, spans in trace.whole_sessions(rank):
             pings = [span for span in spans if span.offset_ns is not None]
             readings = tuple((span.start_ns, int(span.offset_ns or 0)) for span in pings)

@@ -11,6 +11,9 @@
 # Exit statuses of training that ask for another start.
 STOPPED_WITH_CHECKPOINT=75
 MACHINE_FAULT=76
+# 128 and the number of a signal: it came before the ranks could handle it.
+KILLED_BY_USR1=138
+KILLED_BY_TERM=143
 MOST_RESTARTS_AFTER_FAULTS=10
 
 # use_archive: if HPCGNN_ARCHIVE names a tar file of an environment, unpack it on every host of a
@@ -101,9 +104,10 @@ exit_unless_unfinished() {
     case $STATUS in
     "$STOPPED_WITH_CHECKPOINT") WHAT="stopped with a checkpoint" ;;
     "$MACHINE_FAULT") WHAT="ended by a fault of a machine" ;;
+    "$KILLED_BY_USR1" | "$KILLED_BY_TERM") WHAT="ended by a signal during its start" ;;
     *) exit "$STATUS" ;;
     esac
-    if ((STATUS == MACHINE_FAULT && $1 >= MOST_RESTARTS_AFTER_FAULTS)); then
+    if ((STATUS != STOPPED_WITH_CHECKPOINT && $1 >= MOST_RESTARTS_AFTER_FAULTS)); then
         say "$WHAT after $1 restarts, not started again: look at the hosts, then submit it again"
         exit "$STATUS"
     fi

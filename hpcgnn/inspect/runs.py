@@ -40,6 +40,14 @@ def describe_run(path: Path, *, verify: bool) -> dict[str, Any]:
     }
 
 
+def ranks_of_last_start(path: Path) -> int:
+    """Return the number of ranks of the last start of a run; 1 if it is not recorded."""
+    match read_document(path / "sessions.json", json.loads):
+        case [*_, {"ranks": int(ranks)}]:
+            return ranks
+    return 1
+
+
 def describe_checkpoint(path: Path, *, verify: bool) -> dict[str, Any]:
     """Return the state and the tensors of a checkpoint; `verify` compares its checksums."""
     state = read_document(path / STATE_FILE, json.loads)

@@ -2,11 +2,20 @@
 
 import importlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.console import metric_text, print_table, print_values, report_next
+from hpcgnn.console import (
+    metric_text,
+    print_table,
+    print_values,
+    report,
+    report_next,
+    start_of,
+)
+from hpcgnn.inspect.runs import ranks_of_last_start
 from hpcgnn.storage import DEFAULT_SPLIT
 
 MANY_CLASSES, MANY_NAMES = 20, 8
@@ -192,7 +201,11 @@ def show_run(content: Mapping[str, Any]) -> None:
     settings = {f"{table}.{key}": value for table, key, value in _settings(content["config"] or {})}
     changed = [(k, v) for k, v in settings.items() if json.dumps(v) != defaults.get(k)]
     print_table("settings other than defaults", ("key", "value"), changed)
-    report_next(*("analyse", "report", path) if rows else ("train", Path(path, "config.toml")))
+    if rows:
+        report_next("analyse", "report", path)
+    elif content["config"] is not None:
+        start = start_of(ranks_of_last_start(Path(path)))
+        report(f"next: {start} {shlex.quote(str(Path(path, 'config.toml')))}")
 
 
 def _scores(metric: str, values: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 import pytest
 
+from hpcgnn.analysis import comm_matrix, epoch_breakdown
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.trace import trace_file
@@ -55,11 +56,18 @@ def test_resumed_on_another_number_of_ranks(writer, trace_of, before, after):
     writer.session(ranks=before, epochs=range(4))
     writer.session(ranks=after, epochs=range(2, 5), append=True)
     trace = trace_of()
-    assert (trace.num_ranks, trace.missing, trace.num_sessions) == (4, [], 2)
-    old, new = {0, 1}, {2, 3, 4}
-    for rank in range(4):
-        expected = (old if rank < before else set()) | (new if rank < after else set())
-        assert {epoch for _, epoch in epochs_of(trace, rank)} == expected
+    assert (trace.num_ranks, trace.missing, trace.num_sessions) == (after, [], 2)
+    assert (trace.ranks, trace.every_rank) == (list(range(after)), [0, 1, 2, 3])
+    for rank in trace.ranks:
+        assert {epoch for _, epoch in epochs_of(trace, rank)} == {2, 3, 4}
+    breakdown, matrix = epoch_breakdown.summarise(trace), comm_matrix.summarise(trace)
+    assert (breakdown["epochs"], matrix["epochs"], len(matrix["rows"]["matrix"])) == (3, 3, after)
+
+
+def test_a_start_without_epochs_on_another_number_of_ranks(writer, trace_of):
+    writer.session(ranks=4, epochs=range(4))
+    writer.session(ranks=2, epochs=(), append=True)
+    assert trace_of().num_ranks == 4
 
 
 def test_set_up_of_every_session_counts(writer, trace_of):

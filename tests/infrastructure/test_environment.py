@@ -177,6 +177,25 @@ def test_template_outside_of_its_system(template: str, command: str) -> None:
     assert f"submit this script with {command}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("status", "restarts", "again"),
+    [
+        (75, 99, True),
+        (76, 9, True),
+        (76, 10, False),
+        (138, 9, True),
+        (143, 9, True),
+        (143, 10, False),
+        (137, 0, False),
+        (1, 0, False),
+    ],
+)
+def test_which_ends_ask_for_another_start(status: int, restarts: int, again: bool) -> None:
+    code = f". jobs/batch.sh; STATUS={status}; exit_unless_unfinished {restarts}; exit 0"
+    done = subprocess.run(["bash", "-c", code], check=False, cwd=ROOT, stderr=subprocess.DEVNULL)
+    assert done.returncode == (0 if again else status)
+
+
 PBS = {
     "qstat": """[[ $* == "-f -w 7.head" ]] && cat <<FACTS
 Job Id: 7.head

@@ -157,8 +157,10 @@ def test_tables(
     stopped = run_directory.parent / "stopped"
     shutil.copytree(run_directory, stopped)
     (stopped / "summary.json").unlink()
+    (stopped / "sessions.json").write_text(json.dumps([{"ranks": 2}, {"ranks": 3}]))
+    again = f"next: mpiexec -n 3 hpcgnn train {stopped}/config.toml"
     cases: list[tuple[Path, list[Any]]] = [
-        (stopped, ["train.epochs", "last epoch", f"train {stopped}/config.toml"]),
+        (stopped, ["train.epochs", "last epoch", again]),
         (run_directory, ["train.epochs", "seed 2", "75.00 %", "traces"]),
         (checkpoint, ["epoch", "8 numbers", "layer.weight", "F64"]),
     ]

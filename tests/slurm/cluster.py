@@ -44,7 +44,8 @@ class Cluster:
         return self.run("sbatch", "--parsable", output, *options, script, *arguments).strip()
 
     def log(self, job: str) -> str:
-        return (self.directory / f"job-{job}.out").read_text()
+        path = self.directory / f"job-{job}.out"
+        return path.read_text() if path.exists() else ""
 
     def facts(self, job: str) -> dict[str, str]:
         """Return Slurm's properties of a job, such as JobState and Restarts."""
@@ -57,4 +58,10 @@ class Cluster:
         while (now := self.facts(job)["JobState"]) not in states:
             assert now not in {"FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}, self.log(job)
             assert time.monotonic() < deadline, f"job {job} is {now}, not {states}"
+            time.sleep(0.3)
+
+    def wait_until_gone(self, job: str) -> None:
+        deadline = time.monotonic() + 120
+        while job in self.run("squeue", "--noheader", "--format=%i").split():
+            assert time.monotonic() < deadline, self.log(job)
             time.sleep(0.3)

@@ -119,12 +119,17 @@ def test_signalled_job_requeues_and_finishes_alike(
     assert epochs(run) == reference
 
 
+@pytest.mark.parametrize("trains", [True, False])
 def test_preempted_job_requeues_and_finishes_alike(
-    cluster: Cluster, train: Callable[[Path], str], reference: list[dict[str, Any]]
+    cluster: Cluster, train: Callable[[Path], str], reference: list[dict[str, Any]], trains: bool
 ) -> None:
-    run = cluster.directory / "preempted"
+    run = cluster.directory / f"preempted-{trains}"
     job = train(run)
-    wait_for_epochs(run, 5)
+    if trains:
+        wait_for_epochs(run, 5)
+    else:
+        # The ranks do not handle signals before they have imported their modules.
+        wait_for_log(cluster, job, "4 ranks: python")
     urgent = ("--partition=urgent", "--nodes=2", "--exclusive", f"--output={run}.urgent")
     cluster.run("sbatch", *urgent, "--wrap", "sleep 1")
     cluster.wait(job, "PENDING")
@@ -168,15 +173,23 @@ def rank_of(run: Path) -> int:
     raise AssertionError(f"no rank trains into {run}")
 
 
+def test_job_that_must_not_be_requeued_says_so(cluster: Cluster, config: Path, store: Path) -> None:
+    run = cluster.directory / "once"
+    settings = (f"graph.store={store}", f"run.dir={run}", "train.epochs=100000")
+    job = cluster.submit("train.sbatch", config, *settings, options=("--no-requeue",))
+    wait_for_epochs(run, 5)
+    cluster.run("scancel", "--batch", "--signal=USR1", job)
+    wait_for_log(cluster, job, "not requeued: submit the job again to continue")
+    cluster.wait_until_gone(job)
+    assert cluster.facts(job)["ExitCode"] == "75:0"
+
+
 def test_cancelled_job_stays_cancelled(cluster: Cluster, train: Callable[[Path], str]) -> None:
     run = cluster.directory / "cancelled"
     job = train(run)
     wait_for_epochs(run, 5)
     cluster.run("scancel", job)
-    deadline = time.monotonic() + 120
-    while job in cluster.run("squeue", "--noheader", "--format=%i").split():
-        assert time.monotonic() < deadline, cluster.log(job)
-        time.sleep(0.3)
+    cluster.wait_until_gone(job)
     facts = cluster.facts(job)
     assert (facts["JobState"], facts["Restarts"]) == ("CANCELLED", "0")
     assert "requeueing" not in cluster.log(job)
