@@ -292,7 +292,7 @@ def test_relations_of_another_store_in_another_order(
     other = training.write_store(comm, other, backwards)
     # The encoder does not distinguish relations, but the scorer does.
     words = ("train.task=links", "train.epochs=3", "links.scorer=distmult", "model.name=sage")
-    words += (f"links.ends={ends}",)
+    words += (f"links.ends={ends}", "train.learning_rate=0.1")
     run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *words))
     predict, table = training.predict_with(comm, run, monkeypatch, capsys), comm_tmp_path / "p.csv"
     if comm.rank == 0:
