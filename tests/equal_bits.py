@@ -228,6 +228,11 @@ LINKS = {
         "model.name=rgcn links.scorer=distmult links.ranking=all",
     ),
     "stored split": (2, "triples-random", "model.name=rgcn model.embeddings=true"),
+    "both ends": (
+        3,
+        "relations-metis",
+        "model.name=rgcn links.scorer=complex links.ends=both links.disjoint=false",
+    ),
     "sampled": (
         2,
         "undirected-metis",
