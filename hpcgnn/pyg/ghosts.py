@@ -3,13 +3,16 @@
 Shapes: N local nodes, G rows that other ranks own.
 """
 
+import sys
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import checkpoint
 
 from hpcgnn import messages
+from hpcgnn.errors import InputError
 from hpcgnn.messages import MessageOperator
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
@@ -59,10 +62,29 @@ class _RankSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         # Each rank's gradient is that of its share of the loss, so sum them as well.
-        return rank_sum(gradients[0], ctx.sums), None
+        return _RankSum.apply(gradients[0], ctx.sums), None  # type: ignore[no-untyped-call]
 
 
 @collective
 def rank_sum(share: Tensor, sums: RankSums) -> Tensor:
-    """Return the sum of a tensor over the ranks, in float64; its gradient is summed as well."""
+    """Return the sum of a tensor over the ranks, in float64; its gradient is summed as well.
+
+    Raises `InputError` within an activation checkpoint.
+    """
+    refuse_checkpoints()
     return _RankSum.apply(share, sums)  # type: ignore[no-untyped-call]
+
+
+def refuse_checkpoints() -> None:
+    """Raise `InputError` if an activation checkpoint of torch calls.
+
+    It would call what it runs once more in the backward pass, without the ranks.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if frame.f_code.co_filename == checkpoint.__file__:
+            raise InputError(
+                "torch.utils.checkpoint: what it runs again in the backward pass must not read or "
+                "join rows of other ranks; leave it out, or use it for parts of a layer"
+            )
+        frame = frame.f_back

@@ -50,43 +50,76 @@ def mark(tensor: Tensor, dim: int, times: int = 1, kind: Hashable = None) -> Ten
 
 
 class RowCount(int):
-    """The size of an axis with rows: a rank's number of rows times an integer.
+    """The size of an axis with rows: a rank's number of rows times an integer, plus `more`.
 
     In shapes it is the size on this rank; in arithmetic its value is that of all ranks.
     """
 
+    size: int
     times: int
+    more: int
     sums: RankSums
 
     @classmethod
-    def of(cls, size: int, times: int, sums: RankSums) -> "RowCount":
-        """Return a size with `times` entries for each row."""
-        count = cls(size)
-        count.times, count.sums = times, sums
+    def of(
+        cls, size: int, times: int, sums: RankSums, more: int = 0, least: int | None = None
+    ) -> "RowCount":
+        """Return `size`, which has `times` entries for each row, plus `more`.
+
+        In shapes and comparisons it is at least `least`.
+        """
+        count = cls(size + more if least is None else max(size + more, least))
+        count.size, count.times, count.more, count.sums = size, times, more, sums
         return count
 
     @property
     @collective
     def total(self) -> float:
         """The size over all ranks."""
-        array = np.array([int(self)], np.float64)
+        array = np.array([self.size], np.float64)
         self.sums(array)
-        return float(array[0])
+        return float(array[0]) + self.more
+
+    @override
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, RowCount):
+            return int(self) + int(other)
+        if isinstance(other, int):
+            return RowCount.of(self.size, self.times, self.sums, self.more + other)
+        return self.total + other if isinstance(other, float) else NotImplemented
+
+    __radd__ = __add__
+
+    @override
+    def __neg__(self) -> Any:
+        return self * -1
+
+    @override
+    def __sub__(self, other: Any) -> Any:
+        return self + -other if isinstance(other, (int, float)) else NotImplemented
+
+    @override
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
 
     @override
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, RowCount):
             return int(self) * int(other)
         if isinstance(other, int):
-            return RowCount.of(int(self) * other, self.times * other, self.sums)
+            return RowCount.of(self.size * other, self.times * other, self.sums, self.more * other)
         return self.total * other if isinstance(other, float) else NotImplemented
 
     __rmul__ = __mul__
 
     @override
     def __floordiv__(self, other: Any) -> Any:
-        if type(other) is int and other and self.times % other == 0:
-            return RowCount.of(int(self) // other, self.times // other, self.sums)
+        if isinstance(other, RowCount):
+            return self.times // other.times
+        if type(other) is int and other and not (self.times % other or self.more % other):
+            return RowCount.of(
+                self.size // other, self.times // other, self.sums, self.more // other
+            )
         return self.total // other
 
     @override
@@ -104,6 +137,10 @@ class RowCount(int):
     @override
     def __float__(self) -> float:
         return self.total
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        values = [value.total if isinstance(value, RowCount) else value for value in inputs]
+        return getattr(ufunc, method)(*values, **options)
 
 
 def sizes(tensor: Tensor, sums: RankSums) -> torch.Size:
@@ -132,7 +169,7 @@ def with_rows(value: Any, placed: Placed) -> Any:
             shape[dim] = ROWS
         return torch.empty(shape, dtype=value.dtype, device="meta")
     if isinstance(value, RowCount):
-        return ROWS * value.times
+        return ROWS * value.times + value.more
     if isinstance(value, (list, tuple)):
         copies = [with_rows(item, placed) for item in value]
         return tuple(copies) if isinstance(value, tuple) else copies
@@ -149,7 +186,7 @@ def key_of(value: Any) -> Any:
             return value.dtype, shape
         return value.dtype, rows, shape[: rows.dim], shape[rows.dim + 1 :]
     if isinstance(value, RowCount):
-        return "rows", value.times
+        return "rows", value.times, value.more
     if isinstance(value, (list, tuple)):
         return tuple(map(key_of, value))
     if isinstance(value, dict):

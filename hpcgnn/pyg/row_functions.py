@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.errors import InputError
+from hpcgnn.pyg import row_order
 from hpcgnn.pyg.edges import RowShare, words
 from hpcgnn.pyg.ghosts import rank_sum
 from hpcgnn.pyg.row_axis import (
@@ -52,7 +53,13 @@ _ARITHMETIC = words(
 )
 """Functions in which a number of rows means that of all ranks."""
 
-_LAST = words("sort topk argsort softmax log_softmax kthvalue mode msort")
+_FILLS: Mapping[str, int] = {"full": 1, "new_full": 2}
+"""Functions with sizes before the place of a number, for which rows of all ranks count."""
+
+_NUMBERS = words("tensor as_tensor scalar_tensor new_tensor linspace logspace")
+"""Functions that would make rank's numbers of rows numbers of a tensor."""
+
+_LAST = words("sort topk argsort softmax log_softmax kthvalue mode")
 """Functions that work on the last axis by default."""
 
 JOINS = (
@@ -65,9 +72,7 @@ JOINS = (
 )
 """Functions that join numbers along axes."""
 
-_KEEPS_AXES = words(
-    "sort topk argsort softmax log_softmax softmin normalize cumsum cumprod cummax msort"
-)
+_KEEPS_AXES = words("sort topk argsort softmax log_softmax softmin normalize cumsum cumprod cummax")
 _UNBIASED = words("var std var_mean std_mean")
 _SECOND = words("norm topk normalize quantile vector_norm kthvalue")
 """Functions with `unbiased` before `keepdim`, and with another argument before the axis."""
@@ -83,12 +88,32 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
         return func(*args, **kwargs)
     if rows and (name in _READS_ALL or name.endswith("_loss") or "attention" in name):
         raise _joins(name)
+    if name in ("grad", "backward"):
+        raise InputError(
+            f"torch.{name}: gradients in a module would not be those of one process; call it on "
+            "the module's result, after it returned"
+        )
+    if name in row_order.DRAWS:
+        raise draws(name)
+    if name in _NUMBERS and _counts(values):
+        raise InputError(
+            f"torch.{name} of a number of rows: it would be that of a rank; write x.new_full((), "
+            "x.size(0)) for the number of all ranks"
+        )
+    if row_order.mixes(name, args, kwargs):
+        raise _joins(name)
     if name in ("layer_norm", "rms_norm") and (axis_of(args[0]) or 0) >= args[0].dim() - len(
         args[1]
     ):
         raise _joins(name)
     if name in _ARITHMETIC:
-        args = [value.total if isinstance(value, RowCount) else value for value in args]
+        args = [_total(value) for value in args]
+    if name in _FILLS:
+        place = _FILLS[name]
+        args = [*args[:place], *map(_total, args[place:])]
+        kwargs = {
+            key: _total(value) if key == "fill_value" else value for key, value in kwargs.items()
+        }
     # Sorting integers, such as types, groups rows; the order of groups does not matter.
     groups = name in ("sort", "argsort") and not args[0].is_floating_point()
     if name in JOINS and not groups and args and axis_of(args[0]) is not None:
@@ -102,8 +127,7 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
     if name == "einsum":
         return _einsum(share, func, *args)
     if name == "numel":
-        # At least 1, or a rank without rows could skip code that is collective.
-        return max(args[0].numel(), 1)
+        return _numel(share, args[0])
     if name in ("view", "reshape") and rows and rows[0].numel() == 0 and args[0] is rows[0]:
         result = func(args[0], _shape_without_rows(func, args, kwargs))
     else:
@@ -128,6 +152,19 @@ def _size(share: RowShare, args: Any, kwargs: Any) -> Any:
     shape = sizes(args[0], share.sums)
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     return shape[dim] if isinstance(dim, int) else shape
+
+
+def _numel(share: RowShare, x: Tensor) -> int:
+    """Return a number of entries; at least 1, or a rank without rows could skip collective code."""
+    rows = rows_of(x)
+    if rows is None:
+        return max(x.numel(), 1)
+    others = torch.Size([size for dim, size in enumerate(x.shape) if dim != rows.dim]).numel()
+    return RowCount.of(x.numel(), rows.times * others, share.sums, least=1)
+
+
+def _total(value: Any) -> Any:
+    return value.total if isinstance(value, RowCount) else value
 
 
 def _counts(values: Any) -> bool:
@@ -229,7 +266,7 @@ def _axis_of_picked(name: str, x: Tensor, args: Any, out: Tensor) -> int | None:
         axis = axis if axis_of(args[0]) is not None else axes[0]
         return axis if axis < out.dim() else None
     keys = args[1] if isinstance(args[1], tuple) else (args[1],)
-    if Ellipsis in [key if not isinstance(key, Tensor) else None for key in keys]:
+    if any(key is Ellipsis for key in keys):
         return axis if axis < out.dim() else None
     left = axis
     after = 0
@@ -400,6 +437,14 @@ _OVER_RANKS: Mapping[str, Callable[..., Tensor]] = {
     "any": _any,
     "all": _all,
 }
+
+
+def draws(name: str) -> InputError:
+    """Return the error of a function that draws numbers."""
+    return InputError(
+        f"torch.{name}: the module draws random numbers by itself, which would depend on "
+        "the number of ranks; only dropout is drawn by node"
+    )
 
 
 def _joins(name: str) -> InputError:

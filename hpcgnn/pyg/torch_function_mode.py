@@ -19,6 +19,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.pyg import row_functions
 from hpcgnn.pyg.edge_functions import ADDS, added, bound, call, held
 from hpcgnn.pyg.edges import Edges, EdgeShare, RowShare, name_of, words
+from hpcgnn.pyg.ghosts import refuse_checkpoints
 from hpcgnn.pyg.row_axis import axis_of, kind_of, mark
 from hpcgnn.spmd import collective
 
@@ -62,10 +63,7 @@ class OverRanks(TorchFunctionMode):
     ) -> Any:
         kwargs, name = kwargs or {}, name_of(func)
         if name in _DRAWS:
-            raise InputError(
-                f"torch.{name}: the module draws random numbers by itself, which would depend on "
-                "the number of ranks; only dropout is drawn by node"
-            )
+            raise row_functions.draws(name)
         if name == "dropout" and func is functional.dropout:
             return self._dropout(**bound(name, args, kwargs))
         if name == "batch_norm" and func is functional.batch_norm:
@@ -81,6 +79,7 @@ class OverRanks(TorchFunctionMode):
     @collective
     def fetched(self, share: EdgeShare, x: Tensor, dim: int) -> Tensor:
         """Return the rows of own nodes followed by those of other ranks."""
+        refuse_checkpoints()
         state = (share, x._version, dim, torch.is_grad_enabled())
         if self._last is not None and self._last[0] is x and self._last[1:-1] == state:
             # A layer with edge scores reads the same rows again for messages.
@@ -101,6 +100,7 @@ class OverRanks(TorchFunctionMode):
             return x
         if p >= 1.0:
             return x * 0.0
+        refuse_checkpoints()
         kind, dim = kind_of(x), axis_of(x)
         if self.edges is not None:
             ids = self.edges.share.edge_ids(self.edges)
@@ -123,6 +123,7 @@ class OverRanks(TorchFunctionMode):
             return row_functions.run(self._share, "batch_norm", func, arguments, {})
         if x.dim() != 2:
             raise InputError(f"torch.batch_norm: {tuple(x.shape)} is not (rows, columns)")
+        refuse_checkpoints()
         mean, variance, count = moments(x, self._share.sums)
         if running_mean is not None and running_var is not None and momentum is not None:
             unbiased = variance.detach() * float(count / (count - 1).clamp(min=1))

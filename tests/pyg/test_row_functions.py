@@ -1,6 +1,6 @@
 """Sizes that are equal by chance do not change which axis of a tensor has rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch_geometric.nn as geometric
 from torch import Tensor, nn
+from torch.overrides import get_testing_overrides
+from torch.utils.checkpoint import checkpoint
 
 from hpcgnn import InputError
 from hpcgnn.comm import ProcessGrid
@@ -58,9 +60,20 @@ class Spreads(nn.Module):
         return x * x.var(0, False) + x.t().var(0, False)[:, None] + x.std(0, True, True) + wide
 
 
+class Counts(nn.Module):
+    """Numbers of rows of all ranks in sums, differences and new tensors."""
+
+    def forward(self, x: Tensor, _edges: Tensor) -> Tensor:
+        rows, squares = x.size(0), (x - x.mean(0)).square().sum(0)
+        joined = squares / (rows - 1) + x.sum() / x.numel() - x.sum(0) / (2 + sum([rows]))
+        joined = joined / (-rows / (x.numel() // rows)) + x.sum(0) / x.new_full((WIDTH,), rows)
+        return x * joined + float(np.sqrt(rows)) + 1 / (3 - rows * 2)
+
+
 CASES: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     "turns": (Turns, "x edges"),
     "spreads": (lambda _: Spreads(), "x edges"),
+    "counts": (lambda _: Counts(), "x edges"),
     "width": (lambda n: geometric.SAGEConv(WIDTH, n, ["mean", "max"]), "x edges"),
     "heads": (lambda n: geometric.GATv2Conv(WIDTH, 3, heads=n, edge_dim=ATTR), "x edges attr"),
     "head width": (lambda n: geometric.GATConv(WIDTH, n, heads=2), "x edges"),
@@ -99,6 +112,18 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "linear": lambda x: nn.functional.linear(x.t(), torch.ones(3, len(x))),
     "__getitem__": lambda x: x[0],
     "mse_loss": lambda x: nn.functional.mse_loss(x, x * 2),
+    "unbind": lambda x: sum(x.unbind()),
+    "split": lambda x: x.split(2)[0],
+    "cat": lambda x: torch.cat([x, torch.ones(1, WIDTH)]),
+    "conv1d": lambda x: nn.Conv1d(WIDTH, 2, 3, padding=1)(x.t()[None]),
+    "lstm": lambda x: nn.LSTM(WIDTH, 2)(x),
+    "gru": lambda x: nn.GRU(WIDTH, 2, batch_first=True)(x[None]),
+    "renorm": lambda x: x.renorm(2, 1, 1.0),
+    "bucketize": lambda x: torch.bucketize(x, x[:, 0]),
+    "tensor": lambda x: x / torch.tensor(x.size(0)),
+    "normal_": lambda x: torch.empty_like(x).normal_(),
+    "grad": lambda x: torch.autograd.grad(x.requires_grad_().sum(), x),
+    "utils.checkpoint": lambda x: checkpoint(lambda y: y.mean(0), x + 1, use_reentrant=False),
 }
 
 
@@ -112,3 +137,73 @@ def test_what_joins_rows_is_refused(name: str) -> None:
         problem = make_problem(grid)
         with pytest.raises(InputError, match=rf"torch\.{name}|torch\.tolist"):
             distribute(Module())(problem.own["x"], problem.own["edges"])
+
+
+def arguments(x: Tensor) -> Iterator[tuple[Any, ...]]:
+    """Yield arguments of functions of a tensor with rows."""
+    wide, kernel = x.t()[None], torch.ones(WIDTH, WIDTH, 3)
+    yield from ((x,), (x, 0), (x, 1, 0), (x, [0]), (wide, 3, 1, 1), (wide, kernel, None, 1, 1))
+
+
+def results(function: Callable[..., Any], given: Any) -> list[Tensor]:
+    """Return the tensors of a result; none if the function does not take the arguments."""
+    torch.manual_seed(1)
+    try:
+        out = function(*(each.clone() if isinstance(each, Tensor) else each for each in given))
+    except InputError:
+        raise
+    except Exception:
+        return []
+    tensors = out if isinstance(out, (tuple, list)) else [out]
+    tensors = [each for each in tensors if isinstance(each, Tensor) and not each.is_sparse]
+    return [each if each.is_complex() else each.double() for each in tensors]
+
+
+def by_row(out: Tensor, other: Tensor, order: Tensor) -> bool:
+    """Return whether a result is one of rows in another order, or has no rows."""
+    if out.shape != other.shape or len(order) not in out.shape:
+        return True
+    return any(
+        torch.allclose(out.index_select(dim, order), other, atol=1e-8, equal_nan=True)
+        for dim, size in enumerate(out.shape)
+        if size == len(order)
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_functions_that_mix_rows_are_refused() -> None:
+    class Module(nn.Module):
+        def forward(self, x: Tensor, _edges: Tensor) -> None:
+            for number, given in enumerate(arguments(x)):
+                if (name, number) in mixing:
+                    try:
+                        if results(function, given):
+                            wrong.append((name, number))
+                    except InputError:
+                        refused.add(name)
+
+    refused: set[str] = set()
+    wrong: list[tuple[str, int]] = []
+    with ProcessGrid(MPI.COMM_SELF) as grid, doubles():
+        problem = make_problem(grid)
+        x = problem.own["x"]
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+        pairs = [*zip(arguments(x), arguments(x[order]), strict=True)]
+        for function in get_testing_overrides():
+            name = function.__name__
+            # Uninitialised numbers are no function of others; dropout is drawn by node.
+            if (
+                "empty" in name
+                or name == "dropout"
+                or "distributed" in str(getattr(function, "__module__", ""))
+            ):
+                continue
+            mixing = set()
+            for number, (given, moved) in enumerate(pairs):
+                both = zip(results(function, given), results(function, moved), strict=False)
+                if not all(by_row(out, other, order) for out, other in both):
+                    mixing.add((name, number))
+            if mixing:
+                distribute(Module())(x, problem.own["edges"])
+    assert wrong == []
+    assert len(refused) > 40
