@@ -238,16 +238,16 @@ class ShareMatrices(Matrices):
         if kind.attends:
             return block.with_values(None, None)
         parts = block.diagonal, block.remote
+        # Use zeros, as for arriving rows: without normalisation, numbers could grow by layer.
         if self._share.config.train.reproducible:
-            ones = np.ones(block.num_relations * block.row_map.num_local)
-            factors = Factors(ones, ones) if kind.is_scaled else Factors()
+            zeros = np.zeros(block.num_relations * block.row_map.num_local)
+            factors = Factors(zeros, zeros) if kind.is_scaled else Factors()
             weights = (part.values if part.values is None else np.zeros(part.nnz) for part in parts)
             return IntegerCSR.of(block.with_values(*weights), factors)
         of_ones = all(part.values is None for part in parts)
         if of_ones and not kind.is_scaled:
             return block
         config, (for_row, for_column) = self._share.config.train, kind.powers or (0, 0)
-        # Use zeros, as for arriving rows: without normalisation, numbers could grow by layer.
         if of_ones:
             sizes = block.shape[0], block.shape[1], len(block.ghosts)
             powers = for_row, for_column, for_column

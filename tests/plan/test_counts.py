@@ -223,6 +223,14 @@ DRAWN = {
 }
 
 
+def test_rows_of_a_deep_reproducible_plan_do_not_grow(tmp_path: Path) -> None:
+    # Sixty sums of six rows overflow float32 if nothing divides them.
+    store = write_store(MPI.COMM_SELF, tmp_path, make_graph())
+    words = ("model.name=appnp", "model.hops=60", "train.reproducible=true")
+    found, *_ = planned(make_config(store, tmp_path / "run", *words), 1, None, EPOCHS)
+    assert found.evaluate_s > 0
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_bytes_of_drawn_steps(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
     if comm.size == 2:
