@@ -40,6 +40,8 @@ def owners_in_order(layer: Communicator, keys: GlobalIndices) -> LocalIndices:
 
 def _bounds(layer: Communicator, keys: GlobalIndices) -> GlobalIndices:
     """Return (ranks - 1,) the keys at which the rows of ranks 1, 2, ... begin."""
+    if layer.size == 1:
+        return np.zeros(0, np.int64)
     total = int(layer.allreduce(len(keys)))
     num_samples = _SAMPLES_PER_RANK * layer.size
     # Ranks give samples in proportion to their rows, so that the samples represent all rows.
