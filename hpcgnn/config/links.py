@@ -62,7 +62,9 @@ class LinksConfig:
     loss: str = option(
         "cross_entropy", f"loss of the scores: {', '.join(LINK_LOSSES)}", values=tuple(LINK_LOSSES)
     )
-    margin: Positive = option(1.0, "by which an edge should exceed a negative; with loss=margin")
+    margin: Positive = option(
+        1.0, "by which an edge should exceed a negative", only_with={"loss": ("margin",)}
+    )
     negatives: str = option(
         "uniform",
         "negative targets, drawn again in each epoch: uniform over the nodes; degree: targets of "

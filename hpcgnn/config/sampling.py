@@ -59,7 +59,9 @@ class SamplingConfig:
         ),
     )
     halo: Natural = option(
-        1, "partitioned: a rank also holds nodes within so many steps of its part"
+        1,
+        "partitioned: a rank also holds nodes within so many steps of its part",
+        only_with={"topology": ("partitioned",)},
     )
     reshuffle_epochs: Natural = option(
         0,

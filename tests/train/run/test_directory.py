@@ -44,7 +44,7 @@ NORM = ("model.norm=batch",)
     ("words", "change", "counts"),
     [
         ((), "sampling.budget=9", True),
-        ((), "links.margin=2.0", True),
+        ((), "links.width=3", True),
         ((), "graphs.width=3", True),
         ((), "programs.hidden=3", True),
         (NORM, "exchange.active_sets=true", True),
