@@ -1,8 +1,8 @@
 """Curves over thresholds of logits: average precision, area under the ROC curve, best threshold.
 
 Curves come from counts of logits in bins, so that they are equal for any number of ranks, and
-messages have a fixed size. Bins are finer where there are more logits: those of a rare class, or
-after few steps, are almost equal. Logits in the same bin count as equal.
+messages have a fixed size. Bins are finer where there are more logits, with or without the label:
+those of a rare class, or after few steps, are almost equal. Logits in the same bin count as equal.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ _STEPS = 1 << (23 - _LOW_BITS)
 _FINEST_BITS = 12
 """The finest bins are 2^-17 of a logit and of the usual logit: far above errors of rounding."""
 _SHARE_BITS = 13
-"""Coarse bins are divided until no bin should have more than 2^-13 of all logits."""
+"""Coarse bins are divided until no bin should have more than 2^-13 of the logits of one truth."""
 _LARGEST = 32.0
 """Larger logits have a probability of 1, which nothing exceeds."""
 
@@ -46,28 +46,30 @@ class LogitBins:
 
     @classmethod
     @collective
-    def of(cls, grid: ProcessGrid, pieces: Iterable[Tensor]) -> "LogitBins":
-        """Divide the logits of all ranks; `pieces` of any shape and number are those of this one.
+    def of(cls, grid: ProcessGrid, pieces: Iterable["Piece"]) -> "LogitBins":
+        """Divide the logits of all ranks; `pieces`, any number of them, are those of this one.
 
         Bins are for these logits only.
         """
-        numbers = np.zeros(_NUM_COARSE)
-        for piece in pieces:
-            coarse = (_keys(piece) >> _LOW_BITS) + _ZERO
-            numbers += np.bincount(coarse.cpu().numpy(), minlength=_NUM_COARSE)
+        numbers = np.zeros((2, _NUM_COARSE))
+        for _, logits, truth in pieces:
+            numbers += _counts((_keys(logits) >> _LOW_BITS) + _ZERO, truth, _NUM_COARSE)
         allreduce_sum(grid.layer, numbers)
         return cls._divided(numbers)
 
     @classmethod
-    def _divided(cls, numbers: Counts) -> "LogitBins":
-        """Divide coarse bins by their numbers of logits."""
+    def _divided(cls, by_truth: Counts) -> "LogitBins":
+        """Divide coarse bins by their numbers (2, coarse) of logits without and with the label."""
+        numbers = by_truth.sum(axis=0)
         by_size = numbers[_ZERO:] + numbers[:_ZERO][::-1]
         cumulated = by_size[1:].cumsum()
         usual = 1 + int(np.searchsorted(cumulated, cumulated[-1] / 2))
         sizes = np.arange(_ZERO)
         finest = np.minimum(_FINEST_BITS, _FINEST_BITS + sizes // _STEPS - usual // _STEPS)
         finest = np.concatenate([finest[::-1], finest])
-        share = np.log2(np.maximum(numbers, 1) * (2.0**_SHARE_BITS / max(numbers.sum(), 1)))
+        # Of the rarer truth too, whose few logits decide on average precision.
+        shares = by_truth / np.maximum(by_truth.sum(axis=1, keepdims=True), 1)
+        share = np.log2(np.maximum(shares.max(axis=0) * 2.0**_SHARE_BITS, 1))
         bits = np.clip(np.ceil(share).astype(np.int64), 0, np.maximum(finest, 0))
         num_bins = np.where(numbers > 0, 1 << bits, 0)
         # Sums that cancel leave errors of rounding on both sides of 0.
@@ -81,7 +83,9 @@ class LogitBins:
         low = (np.arange(len(coarse)) - first[coarse]) << shift[coarse]
         keys = ((coarse - _ZERO) << _LOW_BITS) + low
         size = np.where(keys < 0, ~keys, keys).astype(np.int32).view(np.float32)
-        lowest = np.where(keys < 0, -size, size).astype(np.float64)
+        # Bins above infinity, of a run that diverges, begin at no number.
+        with np.errstate(invalid="ignore"):
+            lowest = np.where(keys < 0, -size, size).astype(np.float64)
         return cls(first, shift, lowest)
 
     def __len__(self) -> int:
@@ -96,9 +100,7 @@ class LogitBins:
 
     def curve(self, logits: Tensor, truth: Tensor) -> Counts:
         """Return the counts (2, bins) of logits, of any shape, without and with the label."""
-        columns = self.numbers(logits) + len(self) * (truth.reshape(-1) > 0)
-        counts = torch.bincount(columns, minlength=2 * len(self)).cpu().numpy()
-        return counts.astype(np.float64).reshape(2, len(self))
+        return _counts(self.numbers(logits), truth, len(self))
 
     def best_threshold(self, curve: Counts) -> float:
         """Return the probability threshold that maximises micro F1; 0.5 if no node has a label.
@@ -113,8 +115,8 @@ class LogitBins:
         negative_C, positive_C = negative[candidates], positive[candidates]
         scores = 2 * positive_C / (positive_C + negative_C + positive[0])
         logit = min(float(self.lowest[candidates[int(scores.argmax())]]), _LARGEST)
-        # Below the least logit, which is to exceed it.
-        logit -= 2.0**-22 * abs(logit)
+        # Below the least logit, which is to exceed it, and may be 0.
+        logit -= 2.0**-22 * max(abs(logit), 2.0**-28)
         return float(1 / (1 + np.exp(-logit)))
 
 
@@ -123,6 +125,13 @@ def _keys(logits: Tensor) -> Tensor:
     sizes = logits.reshape(-1).float()
     bits = sizes.abs().view(torch.int32)
     return torch.where(sizes < 0, ~bits, bits).long()
+
+
+def _counts(bins: Tensor, truth: Tensor, num_bins: int) -> Counts:
+    """Return the counts (2, num_bins) of bins (n,) without and with the label."""
+    columns = bins + num_bins * (truth.reshape(-1) > 0)
+    counts = torch.bincount(columns, minlength=2 * num_bins).cpu().numpy()
+    return counts.astype(np.float64).reshape(2, num_bins)
 
 
 Piece = tuple[int, Tensor, Tensor]
@@ -137,7 +146,7 @@ def curves_by_split(
 
     `pieces` gives those of this rank, and is called twice.
     """
-    bins = LogitBins.of(grid, (logits for _, logits, _ in pieces()))
+    bins = LogitBins.of(grid, pieces())
     curves = np.zeros((num_splits, 2, len(bins)))
     for split, logits, truth in pieces():
         curves[split] += bins.curve(logits, truth)

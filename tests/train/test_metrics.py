@@ -129,6 +129,30 @@ def test_many_labels_of_almost_equal_logits_have_curves(comm: MPI.Intracomm) -> 
     assert found.values["test_average_precision"] == pytest.approx(precision, abs=5e-3)
 
 
+def test_rare_labels_decide_on_average_precision() -> None:
+    rng = np.random.default_rng(4)
+    truth = rng.random(300_000) < 5e-4
+    logits = (rng.normal(size=truth.shape) + 4 * truth).astype(np.float32)
+    precision, auc = curves(truth, logits)
+    found = areas(all_curves(logits, truth.astype(np.int64))[1])
+    assert found["average_precision"] == pytest.approx(precision, abs=5e-4)
+    assert found["auc"] == pytest.approx(auc, abs=1e-5)
+
+
+def test_a_threshold_is_below_logits_of_zero() -> None:
+    logits, truth = np.zeros(5), np.array([1, 0, 0, 0, 0])
+    bins, curve = all_curves(logits, truth)
+    rule = LabelRule(bins.best_threshold(curve))
+    assert rule.predicted(torch.from_numpy(logits)).all()
+
+
+def test_infinite_logits_have_bins() -> None:
+    logits = np.array([np.inf, np.inf, -np.inf, 1.0, np.nan])
+    bins, _ = all_curves(logits, np.array([1, 0, 1, 0, 0]))
+    numbers = bins.numbers(torch.from_numpy(logits))
+    assert numbers[2] < numbers[3] < numbers[0] == numbers[1] < numbers[4]
+
+
 def test_thresholds_have_probabilities_below_one() -> None:
     logits = np.array([90.0, 80.0, 50.0, -1000.0])
     bins, curve = all_curves(logits, np.array([1, 1, 0, 0]))
