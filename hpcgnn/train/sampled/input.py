@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.comm import ProcessGrid, allreduce_sum, share_on_hosts
+from hpcgnn.comm import ProcessGrid, allreduce_sum, raise_on_all, share_on_hosts
 from hpcgnn.config.sampling import SamplingConfig
+from hpcgnn.errors import InputError
 from hpcgnn.sampling import (
     AliasTable,
     Coefficients,
@@ -90,6 +91,11 @@ def _once(grid: ProcessGrid, name: str, whole: Array) -> Array:
     return share_on_hosts(grid, name, np.array_split(whole, layer.size)[layer.rank])
 
 
+_NO_EDGES = (
+    "sampling.sampler = 'edge', but the model aggregates over no edge; set another sampler, or for "
+    "links links.disjoint = false"
+)
+
 _PROBED = 8
 """Subgraphs drawn to estimate the mean size."""
 
@@ -161,6 +167,8 @@ class SubgraphInput(StepInput):
     def of_whole(cls, views: SampledViews, examples: SubgraphExamples) -> "SubgraphInput":
         """Prepare subgraphs of one graph that all ranks know, distributed over the ranks."""
         grid, graph, config = views.parts
+        if config.sampler == "edge" and not int(graph.walked.indptr[graph.walked.num_roots]):
+            raise_on_all(grid.world, InputError(_NO_EDGES))
         sampler = make_sampler(graph.walked, config, grid)
         source = SubgraphSource(sampler, edges=graph.edges)
         num_nodes = graph.edges.num_nodes

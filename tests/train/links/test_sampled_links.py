@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.gallery import planted
@@ -203,3 +204,17 @@ def test_what_does_not_go_together_is_told(
     store = write_store(comm, comm_tmp_path, make_graph())
     with pytest.raises(CollectiveInputError, match=message):
         train(comm, make_config(store, comm_tmp_path / "run", *SAMPLED, *words))
+
+
+def test_edges_are_not_drawn_where_all_are_trained_on(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    graph = make_graph()
+    no_loops = graph.adjacency - sp.diags(graph.adjacency.diagonal())
+    no_loops.eliminate_zeros()
+    store = write_store(comm, comm_tmp_path, replace(graph, adjacency=no_loops.tocsr()))
+    shares = "links.train=0.999999", "links.valid=0", "links.test=0"
+    words = (*SAMPLED, *shares, "sampling.sampler=edge", "model.name=sage")
+    with pytest.raises(CollectiveInputError, match="aggregates over no edge; set another sampler"):
+        train(comm, make_config(store, comm_tmp_path / "run", *words))
+    train(comm, make_config(store, comm_tmp_path / "run", *words, "links.disjoint=false"))
