@@ -35,7 +35,7 @@ _DIRECTION = 0x6469726563740000
 _REVERSED = 0x7265766572736564
 
 SHARES = ("train", "valid", "test")
-"""The shares of the edges that leave the graph, by the keys of ``[links]``."""
+"""The shares of the predicted edges, by the keys of ``[links]``."""
 
 
 def mixed(*integers: Any) -> NDArray[np.uint64]:

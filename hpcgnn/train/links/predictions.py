@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from hpcgnn.comm import ProcessGrid, rows_of
+from hpcgnn.comm import ProcessGrid, agree, rows_of
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.stored_rows import StoredRows
@@ -17,7 +17,7 @@ from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.pairs import DrawnPairs
 from hpcgnn.train.links.ranking import KnownTargets, Queries, score_all
 from hpcgnn.train.links.requested_pairs import find_rows, share_of
-from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
+from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, require_equal
 from hpcgnn.typing import GlobalIndices
 
 
@@ -35,6 +35,11 @@ def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkObjective:
     options = replace(config.links, negatives="uniform")
     with StoredRows.opened(Context(grid, config), (), graph.row_map) as stored:
         links = known_links(stored)
+    weights = saved.checkpoint.best.get("scorer.relations")
+    if weights is not None:
+        with agree(grid.world):
+            numbers = len(links.names), len(weights)
+            require_equal(config.graph.store, "number of predicted relations", *numbers)
     pairs = DrawnPairs(grid, graph.row_map, graph.products.node_ids, links, options)
     return LinkObjective(graph, config, links, pairs)
 

@@ -274,6 +274,28 @@ def test_another_store_is_aggregated_over_whole(
         predict(comm_tmp_path / "none.csv", "--store", other, *asked)
 
 
+def test_a_store_with_more_relations_does_not_fit_weights_of_one(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    graph = training.make_graph(num_nodes=NUM_NODES)
+    several = graph.with_relations()
+    one = replace(graph, relations={"cites": several.relations["cites"]})
+    stores = comm_tmp_path / "one", comm_tmp_path / "other"
+    if comm.rank == 0:
+        for store in stores:
+            store.mkdir()
+    comm.Barrier()
+    store, other = (
+        training.write_store(comm, *each) for each in zip(stores, (one, several), strict=True)
+    )
+    words = ("train.task=links", "train.epochs=1", "links.scorer=distmult", "model.name=sage")
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *words))
+    predict = training.predict_with(comm, run, monkeypatch, capsys)
+    asked = ("--store", other, "--top", 1, "--relation", "cites")
+    with pytest.raises(CollectiveInputError, match="number of predicted relations 3, but .* with 1"):
+        predict(comm_tmp_path / "out.csv", *asked)
+
+
 @pytest.mark.parametrize("ends", ["target", "both"])
 def test_relations_of_another_store_in_another_order(
     comm: MPI.Intracomm,
