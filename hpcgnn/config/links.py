@@ -45,8 +45,8 @@ class LinksConfig:
     )
     ends: str = option(
         "target",
-        "ends of an edge to predict: its target, or both, each given the other; the source then "
-        "has a reversed relation",
+        "ends of an edge to predict: its target, or both, each given the other; in a directed "
+        "graph sources have a reversed relation",
         values=ENDS,
     )
     sampled: bool = option(

@@ -22,6 +22,7 @@ from hpcgnn.comm import (
 )
 from hpcgnn.config.edges import EdgesConfig
 from hpcgnn.config.links import LinksConfig
+from hpcgnn.errors import InputError
 from hpcgnn.graph.stored_rows import StoredRows, check_relations
 from hpcgnn.kernels.mixing import GOLDEN, murmur_mix, uniform
 from hpcgnn.sparse import HiddenEdges, read_adjacency
@@ -240,9 +241,16 @@ def known_links(stored: StoredRows) -> Links:
 
 def _predicted(stored: StoredRows) -> tuple[str, ...]:
     """Return the names of the relations whose edges are predicted; collective."""
-    names = stored.context.config.links.relations or stored.relations
+    options = stored.context.config.links
+    names = options.relations or stored.relations
     with agree(stored.context.grid.world):
         check_relations("links.relations", names, stored.store)
+        scored = scored_relations(names, options, directed=stored.directed)
+        if len(set(scored)) < len(scored):
+            raise InputError(
+                f"{stored.store.path}: links.ends = 'both' names reversed relations as some of "
+                "links.relations; give fewer of them, or convert with other names"
+            )
     return tuple(names)
 
 

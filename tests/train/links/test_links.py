@@ -228,6 +228,17 @@ def test_both_ends_are_predicted(
         assert sorted(both[:, :3].tolist()) == sorted(expected.tolist())
 
 
+def test_names_of_reversed_relations_are_new(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = make_graph().with_relations()
+    names = {"cites": "cites", "names": "cites reversed"}
+    graph = replace(graph, relations={new: graph.relations[old] for old, new in names.items()})
+    store = write_store(comm, comm_tmp_path, graph)
+    words = (*WORDS, "links.ends=both", "train.epochs=1")
+    with pytest.raises(CollectiveInputError, match="names reversed relations as some of"):
+        train(comm, make_config(store, comm_tmp_path / "run", *words))
+    train(comm, make_config(store, comm_tmp_path / "run", *words, "links.relations=['cites']"))
+
+
 def test_training_edges_stay_in_the_graph(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     graph = make_graph()
     store = write_store(comm, comm_tmp_path, graph)
