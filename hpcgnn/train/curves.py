@@ -1,8 +1,9 @@
 """Curves over thresholds of logits: average precision, area under the ROC curve, best threshold.
 
-Curves come from counts of logits in bins, so that they are equal for any number of ranks, and
-messages have a fixed size. Bins are finer where there are more logits, with or without the label:
-those of a rare class, or after few steps, are almost equal. Logits in the same bin count as equal.
+Curves come from counts of logits in bins, so that messages have a fixed size, and that curves are
+equal for any number of ranks but for logits whose rounding crosses a bound. Bins are finer where
+there are more logits, with or without the label: those of a rare class, or after few steps, are
+almost equal. Logits in the same bin count as equal.
 """
 
 from collections.abc import Callable, Iterable
