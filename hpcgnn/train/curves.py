@@ -24,6 +24,7 @@ Counts = NDArray[np.float64]
 _LOW_BITS = 18
 _NUM_COARSE = 1 << (32 - _LOW_BITS)
 _ZERO = _NUM_COARSE // 2
+_INFINITE = 0x7F800000
 _STEPS = 1 << (23 - _LOW_BITS)
 _FINEST_BITS = 12
 """The finest bins are 2^-17 of a logit and of the usual logit: far above errors of rounding."""
@@ -83,10 +84,10 @@ class LogitBins:
         coarse = np.repeat(np.arange(_NUM_COARSE), num_bins)
         low = (np.arange(len(coarse)) - first[coarse]) << shift[coarse]
         keys = ((coarse - _ZERO) << _LOW_BITS) + low
-        size = np.where(keys < 0, ~keys, keys).astype(np.int32).view(np.float32)
-        # Bins above infinity, of a run that diverges, begin at no number.
-        with np.errstate(invalid="ignore"):
-            lowest = np.where(keys < 0, -size, size).astype(np.float64)
+        # Keys above infinity, next to logits of a run that diverges, are no numbers.
+        size_bits = np.minimum(np.where(keys < 0, ~keys, keys), _INFINITE)
+        size = size_bits.astype(np.int32).view(np.float32)
+        lowest = np.where(keys < 0, -size, size).astype(np.float64)
         return cls(first, shift, lowest)
 
     def __len__(self) -> int:

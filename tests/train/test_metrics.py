@@ -148,7 +148,9 @@ def test_a_threshold_is_below_logits_of_zero() -> None:
 
 def test_infinite_logits_have_bins() -> None:
     logits = np.array([np.inf, np.inf, -np.inf, 1.0, np.nan])
-    bins, _ = all_curves(logits, np.array([1, 0, 1, 0, 0]))
+    bins, curve = all_curves(logits, np.array([1, 0, 1, 0, 0]))
+    assert (bins.lowest[1:] >= bins.lowest[:-1]).all()
+    assert 0 < bins.best_threshold(curve) < 1
     numbers = bins.numbers(torch.from_numpy(logits))
     assert numbers[2] < numbers[3] < numbers[0] == numbers[1] < numbers[4]
 
