@@ -31,7 +31,7 @@ from hpcgnn.kernels.cuda.groups import (
     GroupRule,
     GroupSizeRule,
 )
-from hpcgnn.nn.group_size import GroupSizeNet, LearnedSize, Pattern
+from hpcgnn.nn.group_size import ClassifiedPattern, GroupSizeNet, LearnedSize
 
 HELD_OUT = 5
 # The target of a size this much slower than the best is 1/e of the best's.
@@ -111,7 +111,9 @@ def train(samples: Sequence[Sample], epochs: int, seed: int) -> GroupSizeNet:
     torch.manual_seed(seed)
     net = GroupSizeNet(sorted(samples[0].seconds))
     patterns = {
-        each.matrix.name: Pattern.of(each.matrix.indptr, each.matrix.indices, each.matrix.num_nodes)
+        each.matrix.name: ClassifiedPattern.of(
+            each.matrix.indptr, each.matrix.indices, each.matrix.num_nodes
+        )
         for each in samples
     }
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)

@@ -31,7 +31,7 @@ from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
-from hpcgnn.pyg import Edges, EdgeShare
+from hpcgnn.pyg import EdgeList, EdgeShare
 from hpcgnn.pyg.divide_graph import divide as divided
 from hpcgnn.pyg.hetero_data import read_types
 from hpcgnn.pyg.loader import BatchSize
@@ -67,7 +67,7 @@ class ModuleData:
     """
 
     x: Tensor
-    edge_index: Edges
+    edge_index: EdgeList
     edge_attr: Tensor | None
 
 

@@ -21,7 +21,7 @@ from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Fetch, Push
 from hpcgnn.spmm.exchange.stages import Combine
 from hpcgnn.spmm.remote import Pushing, RemotePart
-from hpcgnn.spmm.wire import Columns, Packing, Wire
+from hpcgnn.spmm.wire import ColumnRange, Packing, Wire
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
@@ -57,8 +57,8 @@ class _ValueRows:
             return cls([values_alone], width)
         num_bytes = count * scores.weights.itemsize
         if size + num_bytes >= width * values.itemsize:
-            return cls([Columns(width, None)], width)
-        return cls([values_alone, Columns(num_bytes // values.itemsize, None)], width, count)
+            return cls([ColumnRange(width, None)], width)
+        return cls([values_alone, ColumnRange(num_bytes // values.itemsize, None)], width, count)
 
     def join(self, values: Array, sources: Callable[[], FloatArray]) -> Array:
         """Return the rows, given values and a function that returns the sources."""
@@ -76,8 +76,8 @@ class _ValueRows:
 
 def _packing(width: int, *wide: tuple[int, Instant | None]) -> Packing:
     """Return `width` columns: the `wide` ones, packed as drawn at an instant, then plain ones."""
-    columns = [Columns(*part) for part in wide]
-    return [*columns, Columns(width - sum(part.width for part in columns), None)]
+    columns = [ColumnRange(*part) for part in wide]
+    return [*columns, ColumnRange(width - sum(part.width for part in columns), None)]
 
 
 class FetchedValues:

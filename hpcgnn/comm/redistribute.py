@@ -17,7 +17,7 @@ _ENTRIES_PER_STEP = 1 << 17
 _MOST_STEPS = 64
 
 
-class Entries(Protocol):
+class LazyEntries(Protocol):
     """Numbers that are looked up a few at a time and need not be stored in an array."""
 
     @property
@@ -85,7 +85,7 @@ def redistribute_lists(
     comm: Communicator,
     owners: LocalIndices,
     indptr: Offsets,
-    entries: "Array | Entries",
+    entries: "Array | LazyEntries",
     lengths: Offsets | None = None,
 ) -> tuple[Offsets, Array]:
     """Send list i, ``entries[indptr[i]:indptr[i + 1]]``, to rank ``owners[i]``.

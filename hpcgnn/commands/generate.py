@@ -21,11 +21,11 @@ from hpcgnn.gallery import (
     PLACES,
     REYNOLDS_OF_A_CELL,
     BoxMesh,
-    Channel,
     CommunityEdges,
     CommunityNodes,
     CoolingBoxes,
     EdgeChunks,
+    FlowChannel,
     GridEdges,
     MovedNodes,
     RandomNodes,
@@ -100,7 +100,7 @@ def generate_flow(options: argparse.Namespace) -> StreamedGraph:
             f"--reynolds {numbers_text}: give the least and the largest such as 80,120, at most "
             f"{REYNOLDS_OF_A_CELL} for each of {options.cells} cells across the cylinder (--cells)"
         )
-    channel = Channel()
+    channel = FlowChannel()
     mesh = channel_mesh(channel, options.nodes, options.seed)
     numbers = tuple(np.linspace(low, high, options.trajectories).tolist())
     streets = VortexStreets(mesh, numbers, options.steps, options.cells, options.seed, channel)

@@ -14,7 +14,7 @@ from hpcgnn.comm import RankGroup
 from hpcgnn.console import Progress
 from hpcgnn.convert.read.arrays import Narrowing
 from hpcgnn.convert.series import SeriesColumn
-from hpcgnn.convert.source import ConvertOptions, Features, Nodes
+from hpcgnn.convert.source import ConvertOptions, Features, NodeArrays
 from hpcgnn.errors import InputError
 from hpcgnn.storage import SparseRows, StoreWriter
 from hpcgnn.typing import Array
@@ -40,7 +40,7 @@ class NodeColumn:
 
 
 def node_columns(
-    nodes: Nodes,
+    nodes: NodeArrays,
     num_nodes: int,
     options: ConvertOptions,
     ranks: RankGroup,
@@ -113,7 +113,7 @@ def sparse_column(
     )
 
 
-def node_types(nodes: Nodes, rows: range) -> Iterator[Array]:
+def node_types(nodes: NodeArrays, rows: range) -> Iterator[Array]:
     """Yield the types of the nodes `rows` in blocks; nothing for a graph without node types."""
     if nodes.types is not None:
         yield from _blocks(nodes.types)
@@ -124,7 +124,7 @@ def node_types(nodes: Nodes, rows: range) -> Iterator[Array]:
             yield np.searchsorted(ends, numbers, side="right")
 
 
-def split_names(nodes: Nodes) -> tuple[str, ...]:
+def split_names(nodes: NodeArrays) -> tuple[str, ...]:
     """Return the names of the splits, or () if there is none or only an unnamed one."""
     return () if set(nodes.splits) <= {""} else tuple(name or "default" for name in nodes.splits)
 

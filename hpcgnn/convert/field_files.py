@@ -13,8 +13,8 @@ import numpy as np
 from hpcgnn.convert.divide_input import OneReaderError
 from hpcgnn.convert.read.files import PARQUET
 from hpcgnn.convert.read.npy import open_npy
-from hpcgnn.convert.series import FieldArray, Series, join_fields, timed
-from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes, check_array
+from hpcgnn.convert.series import FieldArray, FieldSeries, join_fields, timed
+from hpcgnn.convert.source import ConvertOptions, GraphSource, NodeArrays, check_array
 from hpcgnn.convert.tables.node_rows import read_node_rows
 from hpcgnn.convert.tables.series import read_edge_series, read_series
 from hpcgnn.errors import InputError, instead_of
@@ -127,7 +127,9 @@ def _fields(options: ConvertOptions) -> list[FieldArray]:
     ]
 
 
-def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions) -> Series | None:
+def _series(
+    nodes: NodeArrays, fields: Sequence[FieldArray], options: ConvertOptions
+) -> FieldSeries | None:
     """Join the fields with those of the graph, at the times that the options give."""
     series = nodes.series
     if fields:
@@ -147,7 +149,7 @@ def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions)
     return timed(series, times, starts, " and ".join(filter(None, paths)))
 
 
-def _fluxes(series: Series, options: ConvertOptions) -> frozenset[str]:
+def _fluxes(series: FieldSeries, options: ConvertOptions) -> frozenset[str]:
     """Return the fields of --fluxes, negated on reverse edges; raises `InputError`."""
     fluxes = options.take("fluxes") or ()
     names = [array.name for array in series.fields if array.of_edges]

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.comm import ONE_PROCESS, RankGroup
-from hpcgnn.convert.source import ConvertOptions, Labels, NodeKind, Nodes, TypeRange, check_array
+from hpcgnn.convert.source import (
+    ConvertOptions,
+    Labels,
+    NodeArrays,
+    NodeKind,
+    TypeRange,
+    check_array,
+)
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, first_true
 from hpcgnn.typing import Array
@@ -213,7 +220,9 @@ def _assign(
     split[ids] = SPLIT_NAMES[name]
 
 
-def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE_PROCESS) -> None:
+def check_nodes(
+    nodes: NodeArrays, num_nodes: int, where: str, ranks: RankGroup = ONE_PROCESS
+) -> None:
     """Raise `InputError` unless all arrays have one row a node and split nodes have labels.
 
     Collective on `ranks`, each of which holds the rows of some nodes.
@@ -239,7 +248,7 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
 
 
 def _check_labelled(
-    nodes: Nodes, split: NDArray[np.uint8], labels: Array, where: str, ranks: RankGroup
+    nodes: NodeArrays, split: NDArray[np.uint8], labels: Array, where: str, ranks: RankGroup
 ) -> None:
     """Raise `InputError` on all ranks if a row in a set of `split` has no label; collective."""
     rows = np.flatnonzero((split != Split.NONE) & (labels < 0))
@@ -258,7 +267,7 @@ def _check_labelled(
             )
 
 
-def _given_name(nodes: Nodes, node: int, start: int, ranks: RankGroup) -> str:
+def _given_name(nodes: NodeArrays, node: int, start: int, ranks: RankGroup) -> str:
     """Return how the input calls node `node`, "" on the ranks that do not know it; collective.
 
     This rank has the rows from `start`, but names are shared in another way.
@@ -316,7 +325,9 @@ def relation_names(edge_types: Iterable[EdgeType]) -> dict[EdgeType, str]:
     return names
 
 
-def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str) -> Nodes:
+def join_types(
+    parts: Mapping[str, NodeArrays], counts: Mapping[str, int], where: str
+) -> NodeArrays:
     """Return the data of all nodes, type after type; type `name` has `counts[name]` nodes.
 
     Nodes of types without labels are unlabelled, and nodes of types without a split are in none of
@@ -342,7 +353,7 @@ def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str
     names = [part.names for part in parts.values() if part.names is not None]
     if graphs and len(graphs) < len(parts):
         raise InputError(f"{where}: only some node types tell their nodes' graphs; give all")
-    return Nodes(
+    return NodeArrays(
         graph=np.concatenate(graphs) if graphs else None,
         kinds=tuple(NodeKind(name, counts[name], part.features) for name, part in parts.items()),
         labels=joined,

@@ -15,13 +15,13 @@ from hpcgnn.convert.columns import node_columns, node_types, sparse_column, spli
 from hpcgnn.convert.nodes import check_nodes
 from hpcgnn.convert.resume import SavedConversion, key_of
 from hpcgnn.convert.send_edges import EdgeFeed, role_sizes
-from hpcgnn.convert.series import Series, total_missing
+from hpcgnn.convert.series import FieldSeries, total_missing
 from hpcgnn.convert.source import (
     ConvertOptions,
     GraphSource,
     Labels,
+    NodeArrays,
     NodeKind,
-    Nodes,
     check_density,
     has_few_edges,
 )
@@ -272,7 +272,7 @@ def _write(
     )
 
 
-def _check_edges(series: Series | None, num_edges: int, source: GraphSource) -> None:
+def _check_edges(series: FieldSeries | None, num_edges: int, source: GraphSource) -> None:
     for array in () if series is None else series.fields:
         if array.of_edges and array.shape[1] != num_edges:
             raise InputError(
@@ -305,7 +305,9 @@ def _check_density(source: GraphSource, num_nodes: int, num_edges: int, flag: in
         )
 
 
-def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: RankGroup) -> Nodes:
+def _with_split(
+    nodes: NodeArrays, num_nodes: int, options: ConvertOptions, ranks: RankGroup
+) -> NodeArrays:
     """Draw a random split on the first rank, which gathers all labels for it."""
     check_nodes(nodes, num_nodes, "the input", ranks)
     if ranks.moves_rows and ranks.rank == 0:
@@ -335,7 +337,7 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Ra
     return replace(nodes, splits={"": own_split})
 
 
-def _without_no_labels(nodes: Nodes, path: Path, ranks: RankGroup) -> Nodes:
+def _without_no_labels(nodes: NodeArrays, path: Path, ranks: RankGroup) -> NodeArrays:
     """Return the nodes without labels if all of them are missing and no split needs them."""
     labels = nodes.labels
     if labels is None or labels.multi_label:
@@ -376,7 +378,7 @@ def _report_gaps(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
 
 
 def _missing(
-    nodes: Nodes,
+    nodes: NodeArrays,
     targets: Path | None,
     splits_from: str,
     splits: Mapping[str, Mapping[str, int]],
@@ -399,7 +401,7 @@ def _missing(
     return missing
 
 
-def _feature_names(nodes: Nodes) -> tuple[str, ...]:
+def _feature_names(nodes: NodeArrays) -> tuple[str, ...]:
     """Return the names of feature columns, type after type; () unless all have one."""
     tables = [nodes.features, *(kind.features for kind in nodes.kinds)]
     parts = [table for table in tables if table is not None and table.num_columns]

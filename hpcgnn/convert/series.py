@@ -75,7 +75,7 @@ class FieldArray:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Series:
+class FieldSeries:
     """Fields at the times (T,) of consecutive trajectories, which agree in steps and rows.
 
     Trajectory r has the steps `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1. `unit` is
@@ -114,7 +114,7 @@ class Series:
         """Whether there are fields of edges."""
         return any(array.of_edges for array in self.fields)
 
-    def joined(self, other: "Series", where: str) -> "Series":
+    def joined(self, other: "FieldSeries", where: str) -> "FieldSeries":
         """Return these fields together with those of `other`, read from `where`; `InputError`."""
         if not (
             np.array_equal(self.times, other.times)
@@ -133,13 +133,13 @@ def join_fields(
     trajectory_starts: Array | None = None,
     unit: str = "",
     where: str = "times",
-) -> Series:
+) -> FieldSeries:
     """Return the series of fields that agree in steps, nodes and edges; raises `InputError`.
 
     Without `times`, steps are numbered from 0; without `trajectory_starts`, all are one trajectory.
     """
     steps = fields[0].shape[0]
-    series = Series(
+    series = FieldSeries(
         times=np.arange(steps, dtype=np.float64),
         trajectory_starts=np.array([0, steps]),
         fields=tuple(fields),
@@ -149,8 +149,8 @@ def join_fields(
 
 
 def timed(
-    series: Series, times: Array | None, trajectory_starts: Array | None, where: str
-) -> Series:
+    series: FieldSeries, times: Array | None, trajectory_starts: Array | None, where: str
+) -> FieldSeries:
     """Return the series with new times (T,) or starts, read from `where`; raises `InputError`."""
     steps = len(series.times)
     times = series.times if times is None else times
@@ -183,7 +183,7 @@ class SeriesColumn:
     in the series of each stored edge, see `split_places`; added self-loops get zeros.
     """
 
-    series: Series
+    series: FieldSeries
     array: FieldArray
     quiet: bool
     places: Callable[[], Array]

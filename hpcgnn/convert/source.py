@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.comm import ONE_PROCESS, RankGroup
-from hpcgnn.convert.series import Series
+from hpcgnn.convert.series import FieldSeries
 from hpcgnn.errors import InputError
 from hpcgnn.storage import MAX_NODE_TYPES, EdgeColumns, EdgeData, first_true
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
@@ -269,7 +269,7 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nodes:
+class NodeArrays:
     """Node data; every array has one row for each node.
 
     A graph with node types has `kinds` instead of `features`; `types` [n] are indices into `kinds`,
@@ -290,7 +290,7 @@ class Nodes:
     positions: FloatArray | None = None
     box: tuple[float, ...] = ()
     weights: FloatArray | None = None
-    series: Series | None = None
+    series: FieldSeries | None = None
 
     def arrays(self) -> dict[str, Array]:
         """Return the arrays that are present, by name; each has one row for each node."""
@@ -335,7 +335,7 @@ class GraphSource:
     columns: Mapping[str, EdgeColumns] = field(default_factory=dict)
     name: str = ""
     undirected: bool = False
-    nodes: Nodes = field(default_factory=Nodes)
+    nodes: NodeArrays = field(default_factory=NodeArrays)
     targets: FloatArray | None = None
     ignored: tuple[str, ...] = ()
     sample: Callable[[], EdgeStream] | None = None

@@ -16,7 +16,7 @@ Source: TypeAlias = str | list[str] | dict[str, str]
 """The expression that makes a member, or the expressions of a list or dictionary of modules."""
 
 
-class Members:
+class ModuleMembers:
     """The members of a module by name, and its state dict."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Members:
 def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]]:
     """Return the source of a module equivalent to the model, and its state dict."""
     layers, head = Layers.of(model, library), Head.of(model, library)
-    members = Members()
+    members = ModuleMembers()
     _add_inputs(members, model)
     for name, source in layers.modules.items():
         members.add(name, source, under(f"{name}.", model.tensors))
@@ -91,7 +91,7 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
     return text, {name: value.detach().clone() for name, value in members.tensors.items()}
 
 
-def _add_inputs(members: Members, model: Blueprint) -> None:
+def _add_inputs(members: ModuleMembers, model: Blueprint) -> None:
     """Add scales of features, or input layers that map node types to one width."""
     shape = model.shape
     if model.inputs:
@@ -106,7 +106,7 @@ def _add_inputs(members: Members, model: Blueprint) -> None:
             members.add_buffer(f"{name}_deviation", torch.where(deviation > 0, deviation, 1.0))
 
 
-def _add_norms(members: Members, model: Blueprint) -> None:
+def _add_norms(members: ModuleMembers, model: Blueprint) -> None:
     kind = model.shape.norm
     sources: list[str] = []
     tensors: dict[str, Tensor] = {}
@@ -122,7 +122,7 @@ def _add_norms(members: Members, model: Blueprint) -> None:
         members.add("norms", sources, tensors)
 
 
-def _add_layers(members: Members, model: Blueprint, layers: Layers) -> None:
+def _add_layers(members: ModuleMembers, model: Blueprint, layers: Layers) -> None:
     shape = model.shape
     widths, hidden = [shape.hidden] * (shape.num_layers + 1), shape.num_layers
     if issubclass(model.kind, LayeredModel):
@@ -139,7 +139,7 @@ def _add_layers(members: Members, model: Blueprint, layers: Layers) -> None:
         members.add(name, sources, tensors)
 
 
-def _add_shortcuts(members: Members, model: Blueprint) -> None:
+def _add_shortcuts(members: ModuleMembers, model: Blueprint) -> None:
     shortcuts: dict[str, str] = {}
     for number, (before, after) in enumerate(pairwise(model.shape.widths())):
         if tensors := under(f"shortcuts.{number}.", model.tensors):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import streamed
-from hpcgnn.gallery.lattice_boltzmann import Channel
+from hpcgnn.gallery.lattice_boltzmann import FlowChannel
 from hpcgnn.storage import EdgeColumns, StoreWriter
 from hpcgnn.typing import FloatArray, GlobalIndices
 
@@ -85,7 +85,7 @@ def areas_of(positions: FloatArray, triangles: GlobalIndices) -> FloatArray:
     return np.abs(a * d - b * c) / 2
 
 
-def channel_mesh(channel: Channel, num_nodes: int, seed: int) -> ChannelMesh:
+def channel_mesh(channel: FlowChannel, num_nodes: int, seed: int) -> ChannelMesh:
     """Return a mesh of `num_nodes` nodes; raises `InputError` for fewer than 100.
 
     Nodes are drawn with the density of the wanted edge lengths, then pushed apart as by compressed
@@ -107,14 +107,14 @@ def channel_mesh(channel: Channel, num_nodes: int, seed: int) -> ChannelMesh:
     return ChannelMesh(points, kinds, _triangles(channel, points))
 
 
-def _sizes(channel: Channel, points: FloatArray) -> FloatArray:
+def _sizes(channel: FlowChannel, points: FloatArray) -> FloatArray:
     """Return wanted edge lengths, relative to the cylinder's; they grow less behind it."""
     along, across = (points - channel.centre).T / channel.diameter
     far = np.hypot(np.where(along > 0, along / _STRETCH, along), across) - 0.5
     return np.clip(1 + _GROWTH * far, 1, _COARSEST)
 
 
-def _density(channel: Channel) -> float:
+def _density(channel: FlowChannel) -> float:
     """Return the integral of `_sizes` ** -2 over the channel, in square metres."""
     step = channel.height / 200
     x, y = (np.arange(step / 2, length, step) for length in (channel.length, channel.height))
@@ -123,7 +123,7 @@ def _density(channel: Channel) -> float:
     return float((_sizes(channel, points) ** -2).sum()) * step**2
 
 
-def _boundary(channel: Channel, finest: float) -> tuple[FloatArray, NDArray[np.uint8]]:
+def _boundary(channel: FlowChannel, finest: float) -> tuple[FloatArray, NDArray[np.uint8]]:
     """Return the nodes on the cylinder and the sides, and their kinds; corners are walls."""
     count = max(8, round(np.pi * channel.diameter / finest))
     angles = 2 * np.pi * np.arange(count) / count
@@ -148,7 +148,7 @@ def _boundary(channel: Channel, finest: float) -> tuple[FloatArray, NDArray[np.u
     return np.concatenate(points), np.concatenate(kinds)
 
 
-def _random_points(channel: Channel, count: int, generator: np.random.Generator) -> FloatArray:
+def _random_points(channel: FlowChannel, count: int, generator: np.random.Generator) -> FloatArray:
     """Return random points (count, 2) in the channel with density `_sizes` ** -2."""
     inner = np.empty((0, 2))
     while len(inner) < count:
@@ -158,7 +158,7 @@ def _random_points(channel: Channel, count: int, generator: np.random.Generator)
     return inner[:count]
 
 
-def _triangles(channel: Channel, points: FloatArray) -> GlobalIndices:
+def _triangles(channel: FlowChannel, points: FloatArray) -> GlobalIndices:
     corners = scipy.spatial.Delaunay(points).simplices.astype(np.int64)
     outside = channel.distance(points[corners].mean(axis=1)) > 0
     # Triangles with all corners on the cylinder have their centre inside it.
@@ -166,7 +166,7 @@ def _triangles(channel: Channel, points: FloatArray) -> GlobalIndices:
     return corners[outside & ~flat]
 
 
-def _displacements(channel: Channel, points: FloatArray) -> FloatArray:
+def _displacements(channel: FlowChannel, points: FloatArray) -> FloatArray:
     """Return the displacement (n, 2) of each point: too short edges push their ends apart."""
     corners = _triangles(channel, points)
     ends = ChannelMesh(points, np.empty(0, np.uint8), corners).chunk(0)
@@ -184,7 +184,7 @@ def _displacements(channel: Channel, points: FloatArray) -> FloatArray:
     return _STEP * np.stack(moves, axis=1)
 
 
-def _moved_inside(channel: Channel, points: FloatArray, finest: float) -> FloatArray:
+def _moved_inside(channel: FlowChannel, points: FloatArray, finest: float) -> FloatArray:
     """Move points at least half an edge length inside the channel."""
     margin = 0.5 * finest * _sizes(channel, points)
     from_centre = points - channel.centre

@@ -9,7 +9,7 @@ import scipy
 from hpcgnn import watchdog
 from hpcgnn.comm import RankGroup
 from hpcgnn.gallery.channel_mesh import INFLOW, OUTFLOW, ChannelMesh
-from hpcgnn.gallery.lattice_boltzmann import Channel, CylinderFlow
+from hpcgnn.gallery.lattice_boltzmann import CylinderFlow, FlowChannel
 from hpcgnn.gallery.streamed import FieldSteps
 from hpcgnn.storage import FieldInfo
 from hpcgnn.typing import FloatArray
@@ -40,7 +40,7 @@ class VortexStreets:
     num_steps: int
     cells: int
     seed: int
-    channel: Channel
+    channel: FlowChannel
 
     def fields(self) -> FieldSteps:
         """Return the steps of all flows; each rank simulates some, with one in memory at a time."""

@@ -26,7 +26,7 @@ _SWIRL = 1.0
 
 
 @dataclass(frozen=True)
-class Channel:
+class FlowChannel:
     """The channel of benchmark 2D-2 of Schäfer and Turek (1996), in metres and seconds.
 
     The inflow is parabolic in y; its mean speed U gives ``Re = U diameter / viscosity``.
@@ -89,7 +89,7 @@ class CylinderFlow:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: FlowChannel,
         reynolds: float,
         cells: int,
         interval: float,

@@ -12,7 +12,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.operators import Adjacency, make_operators
 from hpcgnn.nn import LayerView
 from hpcgnn.operator import Aggregation
-from hpcgnn.pyg import Call, Edges, EdgeShare
+from hpcgnn.pyg import Call, EdgeList, EdgeShare
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
@@ -35,7 +35,7 @@ class EdgeViews:
     def __call__(self, kind: Aggregation, call: Call) -> LayerView:
         """Return the view of a call's edges; raises `InputError` if some edges are missing."""
         edges, types = call.edges, call.types
-        if not isinstance(edges, Edges) or not edges.is_whole or None not in edges.share.types:
+        if not isinstance(edges, EdgeList) or not edges.is_whole or None not in edges.share.types:
             raise InputError(
                 "a layer on operators of hpcgnn takes the edge_index of hpcgnn.divide or "
                 "Graph.data, of a graph with one type of nodes"

@@ -13,7 +13,7 @@ from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Fetch, Push
 from hpcgnn.spmm.exchange.stages import Combine
 from hpcgnn.spmm.remote import Pushing, RemotePart
-from hpcgnn.spmm.wire import Columns
+from hpcgnn.spmm.wire import ColumnRange
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
@@ -71,7 +71,7 @@ class RemoteRows:
     ) -> Fetch:
         """Start to fetch several arrays in one exchange; each is as in `start_fetch`."""
         packing = [
-            Columns(rows.shape[1], instant or self._next_product()) for rows, instant in columns
+            ColumnRange(rows.shape[1], instant or self._next_product()) for rows, instant in columns
         ]
         parts = [rows for rows, _ in columns]
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -114,7 +114,7 @@ class RemoteRows:
         """
         part = self._part
         combine = Combine(lambda rows, sums: part.adding(into())(rows, sums))
-        columns = [Columns(like.shape[1], self._next_product())]
+        columns = [ColumnRange(like.shape[1], self._next_product())]
         return part.ghosts.start_push(like, combine, columns)
 
     @neighborwise_collective

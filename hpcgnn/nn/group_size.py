@@ -37,7 +37,7 @@ _RULES = {"measured": MEASURED_RULE, "paper": PAPER_RULE}
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
+class ClassifiedPattern:
     """A pattern in the form that the classifier takes.
 
     `adjacency` is (V, V) sparse and symmetric with weights ``1 / sqrt(d_u d_v)``; `features` (V, 2)
@@ -48,7 +48,7 @@ class Pattern:
     features: Tensor
 
     @classmethod
-    def of(cls, indptr: Offsets, indices: LocalIndices, num_columns: int) -> "Pattern":
+    def of(cls, indptr: Offsets, indices: LocalIndices, num_columns: int) -> "ClassifiedPattern":
         """Return the pattern of CSR offsets and columns."""
         num_rows = len(indptr) - 1
         lengths = np.diff(indptr)
@@ -81,7 +81,7 @@ class GroupSizeNet(nn.Module):
             nn.Linear(2 * joined + 1, hidden), nn.ReLU(), nn.Linear(hidden, len(self.ladder))
         )
 
-    def forward(self, pattern: Pattern, width: int) -> Tensor:
+    def forward(self, pattern: ClassifiedPattern, width: int) -> Tensor:
         """Return the logits (K,)."""
         x, layers = pattern.features, []
         for linear in self.convolutions:
@@ -113,7 +113,7 @@ class LearnedSize:
         """Return the most likely size; 1 for a pattern without entries."""
         if len(indices) == 0:
             return 1
-        logits_K = self.net(Pattern.of(indptr, indices, num_columns), width)
+        logits_K = self.net(ClassifiedPattern.of(indptr, indices, num_columns), width)
         return self.net.ladder[int(logits_K.argmax())]
 
     @staticmethod

@@ -25,7 +25,7 @@ from hpcgnn.partition.parts import FROM_FILE, Partitioned, Partitioner, block, g
 from hpcgnn.partition.pattern import choose_relations, read_pattern
 from hpcgnn.partition.permute import NewOrder, write_in_order
 from hpcgnn.partition.rcb import by_coordinates
-from hpcgnn.partition.streaming import StreamedGraph
+from hpcgnn.partition.streaming import StreamedUnion
 from hpcgnn.partition.volume_balanced import (
     DEFAULT_IMBALANCE,
     MAX_PARTS,
@@ -105,7 +105,7 @@ def by_streaming(
 ) -> tuple[LocalIndices, Offsets, dict[str, Any]]:
     """Return the parts, their work and the metrics; the edges are read anew in every pass."""
     relations, scratch = choose_relations(store, options.relations), options.output.parent
-    graph = StreamedGraph(store, relations, options.undirected, scratch)
+    graph = StreamedUnion(store, relations, options.undirected, scratch)
     began = time.perf_counter()
     imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
     part, work = graph.partition(options.parts, imbalance)

@@ -20,7 +20,7 @@ from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.partition.parts import Partitioned
 from hpcgnn.partition.pattern import choose_relations
-from hpcgnn.partition.streaming import StreamedGraph
+from hpcgnn.partition.streaming import StreamedUnion
 from hpcgnn.storage import GraphStore
 from hpcgnn.storage.by_ranks import verify_by_ranks
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
@@ -48,7 +48,7 @@ def by_coordinates(ranks: RankGroup, store: GraphStore, options: argparse.Namesp
         report("reading positions")
     verify_by_ranks(ranks, store)
     scratch = options.output.absolute().parent
-    graph = StreamedGraph(store, relations, options.undirected, scratch, ranks)
+    graph = StreamedUnion(store, relations, options.undirected, scratch, ranks)
     rows = graph.row_map
     began = time.perf_counter()
     work = np.maximum(graph.lengths(), 1)

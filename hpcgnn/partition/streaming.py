@@ -31,7 +31,7 @@ SORTING_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedGraph:
+class StreamedUnion:
     """The union of some relations of a store, which is read again in each pass.
 
     With `undirected` its transpose is added. If a transpose is needed that the store does not have,

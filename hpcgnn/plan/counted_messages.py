@@ -22,17 +22,25 @@ from hpcgnn.comm import (
     Transfer,
 )
 from hpcgnn.plan.clock import computing_s
-from hpcgnn.plan.traffic import Movement, Pairs, PatternKey, Reduction, RowTransfer, Traffic, Window
+from hpcgnn.plan.traffic import (
+    AllReduction,
+    BlockPairs,
+    ExchangeTimes,
+    Movement,
+    PatternKey,
+    RowTransfer,
+    Traffic,
+)
 from hpcgnn.spmm import Channel, Combine, Fetch, GhostExchange, Packing, Push, ReplicaSum
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
-Log = Callable[[Movement | Reduction], None]
+Log = Callable[[Movement | AllReduction], None]
 
 
-def at_once() -> Window:
+def at_once() -> ExchangeTimes:
     """Return the window of messages that are waited for immediately."""
     now = computing_s()
-    return Window(now, now)
+    return ExchangeTimes(now, now)
 
 
 class SilentTransport:
@@ -67,7 +75,7 @@ class SilentTransport:
 
     def combine(self, comm: Communicator, values: Array) -> None:
         """Log the sum and leave the values."""
-        self._log(Reduction(values.nbytes, at_once()))
+        self._log(AllReduction(values.nbytes, at_once()))
 
 
 class CountedExchange:
@@ -99,7 +107,7 @@ class CountedExchange:
         first = 0 if self._is_ahead else len(self._inner.push_columns.widths) - 1
         return TimedPush(self._inner.start_push(like, combine, columns), window, first)
 
-    def _note(self, rows: Array, columns: Packing | None, *, reverse: bool) -> Window:
+    def _note(self, rows: Array, columns: Packing | None, *, reverse: bool) -> ExchangeTimes:
         wire = self._inner.push_wire if reverse else self._inner.wire
         size = wire.way_bytes(rows, self._run_position, columns, forward=not reverse)
         joined = self._inner.carrier.joined_row_bytes
@@ -113,7 +121,7 @@ class CountedExchange:
 class TimedFetch:
     """A fetch whose window ends when the computation needs stage `last`."""
 
-    def __init__(self, inner: Fetch, window: Window, last: int) -> None:
+    def __init__(self, inner: Fetch, window: ExchangeTimes, last: int) -> None:
         self._inner, self._window, self._last = inner, window, last
 
     def stage(self, index: int) -> Array:
@@ -126,7 +134,7 @@ class TimedFetch:
 class TimedPush:
     """A push whose window begins when stage `first` is sent."""
 
-    def __init__(self, inner: Push, window: Window, first: int) -> None:
+    def __init__(self, inner: Push, window: ExchangeTimes, first: int) -> None:
         self._inner, self._window, self._first = inner, window, first
         self.buffer = inner.buffer
 
@@ -215,7 +223,7 @@ class WantedRows:
         fetched = np.repeat(fetched[None], replication, axis=0)
         sums = np.zeros((2, 2, blocks, replication, replication), np.int64)
         none = np.zeros(blocks, np.int64)
-        pairs = Pairs.of_all(fetched, np.zeros_like(fetched))
+        pairs = BlockPairs.of_all(fetched, np.zeros_like(fetched))
         return Traffic.of_pairs(pairs, sums, none, num_rows, num_rows)
 
     def of_rank(self, block: int, key: PatternKey) -> Callable[..., CountedRequest]:

@@ -21,12 +21,12 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
 from hpcgnn.nn import find_model
 from hpcgnn.operator import on_graph
-from hpcgnn.plan.graph_shape import Edges, Entries, Shape
-from hpcgnn.plan.objectives import Predicted
+from hpcgnn.plan.graph_shape import EntryShape, RelationShape, Shape
+from hpcgnn.plan.objectives import PlannedObjective
 from hpcgnn.plan.planned_graph import OwnEdges, PlannedGraph, Survey
 from hpcgnn.plan.random_graph import DrawnParts, DrawnRow, Reach
 from hpcgnn.plan.simulated_peers import Answers, PatternShare
-from hpcgnn.plan.traffic import ALL, Pairs, PatternKey, Ranks, Traffic
+from hpcgnn.plan.traffic import ALL, BlockPairs, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import EdgeTable
 from hpcgnn.sparse.pieces import distinct
 from hpcgnn.spmm import CoverSplit, find_method
@@ -94,7 +94,7 @@ class DegreeGraph(PlannedGraph):
         # The last block rows that were drawn, for a cover or a rehearsal.
         self._drawn: deque[DrawnRow] = deque(maxlen=2)
 
-    def _edge_width(self, config: Config, edges: Sequence[Edges]) -> int:
+    def _edge_width(self, config: Config, edges: Sequence[RelationShape]) -> int:
         """Return the width of edge features that the model reads; `InputError` if missing."""
         width = edges[0].num_features
         needed = Trait.STORED_EDGE_FEATURES in union(find_model(config.model.name)).needs
@@ -162,8 +162,8 @@ class DegreeGraph(PlannedGraph):
         return np.asarray(self._shape.training * self.parts(len(starts) - 1).sizes[0])
 
     @override
-    def predicted(self, starts: Offsets, block: int) -> Predicted:
-        return Predicted(self._objective)
+    def predicted(self, starts: Offsets, block: int) -> PlannedObjective:
+        return PlannedObjective(self._objective)
 
     @override
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
@@ -225,9 +225,9 @@ class DegreeSurvey(Survey):
             rows, _ = _totals(self._sums(), blocks)
             pushed.fill(lambda readers: (left * rows)[readers, None] / blocks)
 
-        def pieces() -> Iterator[Pairs]:
+        def pieces() -> Iterator[BlockPairs]:
             for readers in _pieces(blocks):
-                yield Pairs.table(readers.start, fetched.rows(readers), pushed.rows(readers))
+                yield BlockPairs.table(readers.start, fetched.rows(readers), pushed.rows(readers))
 
         none = np.zeros((2, 2, blocks, 1, 1), np.int64)
         entries = np.rint(self._entries).astype(np.int64)
@@ -431,7 +431,7 @@ def _united(
     return np.asarray(total)
 
 
-def _chosen(config: Config, shape: Shape) -> list[Edges]:
+def _chosen(config: Config, shape: Shape) -> list[RelationShape]:
     names = [edge_type.name for edge_type in shape.edges]
     for name in config.graph.relations:
         if name not in names:
@@ -441,8 +441,8 @@ def _chosen(config: Config, shape: Shape) -> list[Edges]:
 
 
 def _entries(
-    config: Config, edges: list[Edges], by_relation: bool
-) -> tuple[list[Entries], tuple[str, ...], LocalIndices]:
+    config: Config, edges: list[RelationShape], by_relation: bool
+) -> tuple[list[EntryShape], tuple[str, ...], LocalIndices]:
     """Return the entries of the matrix, the relations it distinguishes, and their reverses."""
     entries, names = [], [edge_type.name for edge_type in edges] if by_relation else []
     count = len(edges)
@@ -450,7 +450,9 @@ def _entries(
     doubled = by_relation and config.graph.reverse and not config.graph.undirected
     for number, edge_type in enumerate(edges):
         relation = number if by_relation else 0
-        entries.append(Entries(edge_type.targets, edge_type.sources, relation, edge_type.outside))
+        entries.append(
+            EntryShape(edge_type.targets, edge_type.sources, relation, edge_type.outside)
+        )
         if not edge_type.is_directed:
             continue
         if not (config.graph.undirected or doubled):
@@ -459,7 +461,7 @@ def _entries(
                 "from degrees: set graph.undirected=true, or give degrees of edges both ways"
             )
         back = relation + count * doubled
-        entries.append(Entries(edge_type.sources, edge_type.targets, back, edge_type.outside))
+        entries.append(EntryShape(edge_type.sources, edge_type.targets, back, edge_type.outside))
     if doubled and any(edge_type.is_directed for edge_type in edges):
         names += [f"{name} reversed" for name in names]
         reverses = np.append(np.arange(count, 2 * count), np.arange(count)).astype(np.int32)
@@ -467,7 +469,7 @@ def _entries(
 
 
 def outside_of(degrees: Array, blocks: int, rows: float) -> tuple[float, float]:
-    """Return the `Edges.outside` at which `rows` are exchanged, and the rows of random parts.
+    """Return the `RelationShape.outside` at which `rows` are exchanged, and rows of random parts.
 
     `degrees` (nodes,) count edges both ways; `rows` is the number of rows that all block rows read
     from others in a product.

@@ -17,12 +17,12 @@ from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
 from hpcgnn.plan.traffic import (
     ALL,
     MOVEMENTS,
+    ExchangeTimes,
     Movement,
     Moves,
     PatternKey,
     Ranks,
     Traffic,
-    Window,
     between_hosts,
     sent_by_groups,
     sent_by_rank,
@@ -468,7 +468,7 @@ def _computing(rehearsed: Mapping[int, float], entries: Array, rows: Array) -> F
     return np.asarray(sizes @ factors)
 
 
-def waiting(windows: Sequence[Window], seconds: FloatArray) -> float:
+def waiting(windows: Sequence[ExchangeTimes], seconds: FloatArray) -> float:
     """Return the seconds that a rank waits for exchanges that share one link, in their order.
 
     An exchange takes the given `seconds` once it has begun and those before it are complete. At the

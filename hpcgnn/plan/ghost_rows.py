@@ -9,7 +9,7 @@ from typing_extensions import override
 from hpcgnn.comm import GridPosition, Request, RowMap
 from hpcgnn.plan.planned_graph import Survey
 from hpcgnn.plan.simulated_peers import Answers, PatternShare
-from hpcgnn.plan.traffic import Pairs, Ranks, RowTransfer, Traffic
+from hpcgnn.plan.traffic import BlockPairs, Ranks, RowTransfer, Traffic
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.spmm import CoverSplit, LayerGhosts, PushedEntries, ReplicaShares, find_method
 from hpcgnn.storage import row_positions
@@ -282,7 +282,7 @@ class StoredSurvey(Survey):
                             of_all = by_terms.setdefault((what, log_terms), np.zeros_like(fetched))
                             of_all[replica] = counts if what == "fetched" else counts.T
         sizes = self.sums, self.entries, *self.whole.shape
-        return Traffic.of_pairs(Pairs.of_all(fetched, pushed, by_terms), *sizes)
+        return Traffic.of_pairs(BlockPairs.of_all(fetched, pushed, by_terms), *sizes)
 
     @override
     def share(self, ranks: Ranks, position: GridPosition) -> PatternShare:

@@ -45,7 +45,7 @@ _KEYS = ("from", "to", "count", "features", "outside", "degrees", "out_degrees",
 
 
 @dataclass(frozen=True, eq=False)
-class Ends:
+class EndDegrees:
     """The degrees of the nodes of a type in a relation, at one end of its edges.
 
     `degrees` (classes,) float64 ascend; `counts` (classes,) int64 are the nodes of each degree.
@@ -62,7 +62,7 @@ class Ends:
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class RelationShape:
     """A relation.
 
     `sources` and `targets` are the ends at the nodes that are aggregated from, and at those that
@@ -71,8 +71,8 @@ class Edges:
     """
 
     name: str
-    sources: Ends
-    targets: Ends
+    sources: EndDegrees
+    targets: EndDegrees
     outside: float
     num_features: int = 0
 
@@ -83,15 +83,15 @@ class Edges:
 
 
 @dataclass(frozen=True, eq=False)
-class Entries:
+class EntryShape:
     """The entries of a matrix by which nodes aggregate from their neighbours in a relation.
 
     `rows` are the ends at the nodes that aggregate, `columns` those at their neighbours. `relation`
-    is the relation's number if rows are by relation, otherwise 0. `outside` is as in `Edges`.
+    is the relation's number if rows are by relation, else 0. `outside` is as in `RelationShape`.
     """
 
-    rows: Ends
-    columns: Ends
+    rows: EndDegrees
+    columns: EndDegrees
     relation: int
     outside: float
 
@@ -107,7 +107,7 @@ class Shape:
     num_classes: int
     training: float
     types: tuple[NodeType, ...]
-    edges: tuple[Edges, ...]
+    edges: tuple[RelationShape, ...]
 
     @property
     def num_nodes(self) -> int:
@@ -130,7 +130,7 @@ class Shape:
         Raises `InputError` if a key is missing, unknown or out of range, or if degrees and counts
         disagree.
         """
-        table = Table(
+        table = ShapeTable(
             str(path), read_tables(path), ("name", "classes", "training", "nodes", "edges")
         )
         types = []
@@ -164,7 +164,7 @@ def read_tables(path: Path) -> dict[str, Any]:
         raise InputError(f"shape {path} is not valid TOML: {error}") from error
 
 
-class Table:
+class ShapeTable:
     """A table of a shape; errors name it."""
 
     def __init__(self, name: str, values: Mapping[str, Any], keys: Collection[str]) -> None:
@@ -185,22 +185,22 @@ class Table:
             raise InputError(f"{self.name}: {key} must be a {expected}, not {value!r}")
         return float(value) if float in kinds else value
 
-    def table(self, key: str, keys: Collection[str]) -> "Table":
+    def table(self, key: str, keys: Collection[str]) -> "ShapeTable":
         """Return the table `key` in this one."""
-        return Table(f"{self.name}: {key}", self.get(key, dict), keys)
+        return ShapeTable(f"{self.name}: {key}", self.get(key, dict), keys)
 
-    def tables(self, key: str, keys: Collection[str]) -> list[tuple[str, "Table"]]:
+    def tables(self, key: str, keys: Collection[str]) -> list[tuple[str, "ShapeTable"]]:
         """Return the tables in table `key`, which must not be empty."""
         inner = self.get(key, dict)
         if not inner:
             raise InputError(f"{self.name}: {key} is empty")
         return [
-            (name, Table(f"{self.name}: {key}.{name}", table, keys))
+            (name, ShapeTable(f"{self.name}: {key}.{name}", table, keys))
             for name, table in inner.items()
         ]
 
 
-def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
+def _edges(path: Path, name: str, table: ShapeTable, types: list[NodeType]) -> RelationShape:
     numbers = {kind.name: number for number, kind in enumerate(types)}
     ends = []
     for key in ("from", "to"):
@@ -215,12 +215,12 @@ def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
     if not 0 <= width < _LARGEST:
         raise InputError(f"{table.name}: features must be from 0 to {_LARGEST - 1}")
 
-    def read(key: str, kind: int, num_ends: int) -> Ends:
+    def read(key: str, kind: int, num_ends: int) -> EndDegrees:
         source = table.get(key, str, dict)
         if isinstance(source, str):
             ends = _histogram(path.parent / source, kind)
         else:
-            law = Table(f"{table.name}.{key}", source, ("exponent", "min", "max"))
+            law = ShapeTable(f"{table.name}.{key}", source, ("exponent", "min", "max"))
             if num_ends < 0:
                 raise InputError(f"{table.name}: a law needs the count of edges")
             ends = _power_law(law, kind, types[kind].num_nodes, num_ends)
@@ -240,7 +240,7 @@ def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
                 "out_degrees and in_degrees instead"
             )
         both = read("degrees", ends[0], 2 * count if count >= 0 else -1)
-        return Edges(name, both, both, outside, width)
+        return RelationShape(name, both, both, outside, width)
     sources, targets = (
         read(key, kind, count)
         for key, kind in zip(("out_degrees", "in_degrees"), ends, strict=True)
@@ -250,10 +250,10 @@ def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
             f"{table.name}: out_degrees give {sources.total:.0f} edges, in_degrees "
             f"{targets.total:.0f}; make them equal"
         )
-    return Edges(name, sources, targets, outside, width)
+    return RelationShape(name, sources, targets, outside, width)
 
 
-def _histogram(path: Path, kind: int) -> Ends:
+def _histogram(path: Path, kind: int) -> EndDegrees:
     _, _, lines = read_whole(path, "write the degrees of the shape there").partition(b"\n")
     try:
         if not lines.strip():
@@ -265,10 +265,10 @@ def _histogram(path: Path, kind: int) -> Ends:
         ) from None
     if values.shape[1] != 2 or values.min(initial=0) < 0 or np.any(np.diff(values[:, 0]) <= 0):
         raise InputError(f"degrees {path}: write increasing degrees, each with its count of nodes")
-    return Ends(kind, values[:, 0].astype(np.float64), values[:, 1])
+    return EndDegrees(kind, values[:, 0].astype(np.float64), values[:, 1])
 
 
-def _power_law(law: Table, kind: int, nodes: int, ends: int) -> Ends:
+def _power_law(law: ShapeTable, kind: int, nodes: int, ends: int) -> EndDegrees:
     """Return the degrees of a power law ``(d - min + q)^-exponent``, whose q gives the mean."""
     exponent = law.get("exponent", int, float)
     low, high = law.get("min", int, default=1), law.get("max", int)
@@ -297,7 +297,7 @@ def _power_law(law: Table, kind: int, nodes: int, ends: int) -> Ends:
         middle = np.sqrt(least * most)
         least, most = (middle, most) if shares(middle) @ degrees < mean else (least, middle)
     counts = np.diff(np.round(np.cumsum(np.append(0, shares(least))) * nodes)).astype(np.int64)
-    return Ends(kind, degrees, counts)
+    return EndDegrees(kind, degrees, counts)
 
 
 def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array) -> None:

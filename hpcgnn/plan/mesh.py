@@ -31,10 +31,10 @@ from hpcgnn.comm import GridPosition, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.gallery.shapes import GridEdges
-from hpcgnn.plan.graph_shape import Table, read_tables
+from hpcgnn.plan.graph_shape import ShapeTable, read_tables
 from hpcgnn.plan.planned_graph import Planned, Share, Survey
 from hpcgnn.plan.simulated_peers import PatternShare
-from hpcgnn.plan.traffic import Pairs, PatternKey, Ranks, Traffic
+from hpcgnn.plan.traffic import BlockPairs, PatternKey, Ranks, Traffic
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import EdgeBuilder, FieldInfo, GraphStore, StoreHeader, StoreWriter
@@ -58,7 +58,7 @@ class MeshShape:
 
         Raises `InputError` if a key is missing, unknown or out of range.
         """
-        document = Table(str(path), read_tables(path), ("name", "mesh"))
+        document = ShapeTable(str(path), read_tables(path), ("name", "mesh"))
         mesh = document.table("mesh", ("nodes", "steps", "fields"))
         axes = mesh.get("nodes", list)
         if len(axes) not in (2, 3) or not all(type(axis) is int and axis > 0 for axis in axes):
@@ -302,7 +302,7 @@ class MeshSurvey(Survey):
         count, ratio = len(boxes.starts) - 1, boxes.starts[-1] / small.starts[-1]
         ends = readers.astype(np.int32), owners.astype(np.int32)
         return Traffic.of_pairs(
-            Pairs(*ends, fetched[None], pushed[None]),
+            BlockPairs(*ends, fetched[None], pushed[None]),
             np.zeros((2, 2, count, 1, 1), np.int64),
             np.rint(entries).astype(np.int64),
             round(counted.num_rows * ratio),

@@ -56,7 +56,7 @@ Requests = Mapping[PatternKey, RowRequest]
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
+class PlannedObjective:
     """A rank's part of an objective; this base class needs only the nodes that the rank owns."""
 
     objective_type: Any
@@ -124,13 +124,13 @@ class Predictions:
         """Return the numbers of copies of the graph that are computed together."""
         return set()
 
-    def share(self, starts: Offsets, block: int) -> Predicted:
+    def share(self, starts: Offsets, block: int) -> PlannedObjective:
         """Return the part of the rank of a block row."""
-        return Predicted(self._objective)
+        return PlannedObjective(self._objective)
 
 
 @dataclass(frozen=True, eq=False)
-class PredictedGraphs(Predicted):
+class PredictedGraphs(PlannedObjective):
     """A rank's part of predictions for graphs.
 
     `node_graph` (num_local,) int64 are the graphs of the rank's nodes, `trained` (num_local,) masks
@@ -226,7 +226,7 @@ class WholeGraphs(Predictions):
 
 
 @dataclass(frozen=True, eq=False)
-class PredictedLinks(Predicted):
+class PredictedLinks(PlannedObjective):
     """A rank's part of link prediction.
 
     `links` are the edges with targets on the rank. `needed` are the pairs of each of `SHARES`, for
@@ -323,7 +323,7 @@ class WholePairs(Predictions):
 
 
 @dataclass(frozen=True, eq=False)
-class RankEdges(Predicted):
+class RankEdges(PlannedObjective):
     """A rank's part of predictions for edges; `edges` have not requested their rows yet."""
 
     edges: PredictedEdges
@@ -374,7 +374,7 @@ class WholeEdges(Predictions):
 
 
 @dataclass(frozen=True, eq=False)
-class PredictedFields(Predicted):
+class PredictedFields(PlannedObjective):
     """A rank's part of predictions for fields; it reads the samples of a few steps only."""
 
     windows: Windows
@@ -462,13 +462,13 @@ class WholeFields(Predictions):
 
 
 @dataclass(frozen=True, eq=False)
-class PredictedTogether(Predicted):
+class PredictedTogether(PlannedObjective):
     """A rank's part of several objectives, by their names; `facts` are those that each reads.
 
     `objective_type` holds the objectives' types; the rehearsing process joins them.
     """
 
-    parts: Mapping[str, Predicted]
+    parts: Mapping[str, PlannedObjective]
     facts: Mapping[str, GraphFacts]
 
     @override

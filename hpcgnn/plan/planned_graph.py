@@ -13,7 +13,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.operator import Aggregation
 from hpcgnn.plan.counted_messages import CountedRequest, WantedRows
-from hpcgnn.plan.objectives import Predicted
+from hpcgnn.plan.objectives import PlannedObjective
 from hpcgnn.plan.simulated_peers import PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import EdgeTable
@@ -52,7 +52,7 @@ class Share:
     row_map: RowMap
     sets: tuple[Mask, ...]
     nodes: NodeBlock
-    predicted: Predicted
+    predicted: PlannedObjective
     requests: Mapping[PatternKey, Callable[..., CountedRequest]]
     edges: "OwnEdges"
     largest: Mapping[PatternKey, tuple[float, float]]
@@ -159,7 +159,7 @@ class PlannedGraph(Planned):
         """Return each pattern's largest row sum and column sum in integers; see `Share`."""
 
     @abstractmethod
-    def predicted(self, starts: Offsets, block: int) -> Predicted:
+    def predicted(self, starts: Offsets, block: int) -> PlannedObjective:
         """Return the part of the rank of a block row in the objective."""
 
     @override

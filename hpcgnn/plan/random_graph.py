@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcgnn.comm import RowMap
 from hpcgnn.plan.ghost_rows import kept_rows
-from hpcgnn.plan.graph_shape import Ends, Entries, Shape
+from hpcgnn.plan.graph_shape import EndDegrees, EntryShape, Shape
 from hpcgnn.plan.traffic import PatternKey
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.sparse.pieces import distinct
@@ -47,7 +47,7 @@ class DrawnParts:
         self.starts: Offsets = np.append(0, np.cumsum(self.sizes.sum(axis=0)))
         self.first: Array = self.starts[:-1] + np.cumsum(self.sizes, axis=0) - self.sizes
         """(types, parts) int64 first nodes."""
-        self._ends: dict[Ends, DrawnEnds] = {}
+        self._ends: dict[EndDegrees, DrawnEnds] = {}
         counts = [0] * len(shape.types)
         rng = np.random.default_rng([num_parts, 1])
         for edges in shape.edges:
@@ -56,7 +56,7 @@ class DrawnParts:
                 counts[ends.type] += 1
                 self._ends[ends] = DrawnEnds(ends, self.sizes[ends.type], factor, rng)
 
-    def __getitem__(self, ends: Ends) -> "DrawnEnds":
+    def __getitem__(self, ends: EndDegrees) -> "DrawnEnds":
         """Return the distribution of `ends` of the shape over the parts."""
         return self._ends[ends]
 
@@ -73,7 +73,9 @@ class DrawnEnds:
     ``k factor`` modulo their number in the order of degrees.
     """
 
-    def __init__(self, ends: Ends, sizes: Array, factor: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self, ends: EndDegrees, sizes: Array, factor: int, rng: np.random.Generator
+    ) -> None:
         self.ends, self.sizes, self._factor = ends, sizes, factor
         left = ends.counts.copy()
         few = sizes.max(initial=0) <= np.iinfo(np.int32).max
@@ -185,7 +187,7 @@ class Reached:
         return self.nodes[parts] @ self.chances.T
 
 
-def attractions(nodes: Ends, neighbours: Ends) -> FloatArray:
+def attractions(nodes: EndDegrees, neighbours: EndDegrees) -> FloatArray:
     """Return (classes of `neighbours`,) the attraction θ of a neighbour of each degree.
 
     A node of degree d is adjacent to it with probability 1 - exp(-θ d). θ is chosen so that a
@@ -215,7 +217,9 @@ class Reach:
     `depth` is L, 0 for no sets; `last` layers are restricted to the sets, see `active_sets`.
     """
 
-    def __init__(self, training: Array, entries: Sequence[Entries], depth: int, last: int) -> None:
+    def __init__(
+        self, training: Array, entries: Sequence[EntryShape], depth: int, last: int
+    ) -> None:
         self._training, self._entries, self.depth = training, entries, depth
         whole = depth - last + (last < depth)
         # For each set, the share of the rows' ends in the next set; None: a set of all nodes.
@@ -233,12 +237,12 @@ class Reach:
             (level, "in") for level in range(self.depth) if self._next[level + 1] is not None
         )
 
-    def active(self, level: int | None, entries: Entries) -> float:
+    def active(self, level: int | None, entries: EntryShape) -> float:
         """Return the share of `entries` that are in rows of a set; level None: all nodes."""
         ends = entries.rows
         return float(ends.degrees * ends.counts @ self.of_degrees(level, ends) / max(ends.total, 1))
 
-    def of_degrees(self, level: int | None, ends: Ends) -> Array:
+    def of_degrees(self, level: int | None, ends: EndDegrees) -> Array:
         """Return (classes,) the share of the nodes of each degree that are in a set."""
         return self.of_nodes(level, ends.type, {ends: ends.degrees})
 
@@ -246,7 +250,9 @@ class Reach:
         """Return the share of the nodes of a type that are in a set."""
         return float(self.of_nodes(level, number, {}))
 
-    def of_nodes(self, level: int | None, number: int, degrees: Mapping[Ends, Array]) -> Array:
+    def of_nodes(
+        self, level: int | None, number: int, degrees: Mapping[EndDegrees, Array]
+    ) -> Array:
         """Return (nodes,) the probability that nodes of a type are in a set.
 
         `level` is that of the set; None: all nodes. `degrees` (nodes,) are given for some ends;
@@ -277,7 +283,7 @@ class DrawnRow:
         self,
         parts: DrawnParts,
         part: int,
-        entries: Sequence[Entries],
+        entries: Sequence[EntryShape],
         reach: Reach,
         *,
         loops: bool,
@@ -298,7 +304,7 @@ class DrawnRow:
         self.sets: tuple[Mask, ...] = self._active() if reach.depth else ()
         self.trained: Mask = self._in_set(reach.depth)
 
-    def _degrees(self, number: int) -> dict[Ends, Array]:
+    def _degrees(self, number: int) -> dict[EndDegrees, Array]:
         """Return the degrees of the nodes of a type, for each of its ends."""
         ends = [
             e
@@ -308,7 +314,7 @@ class DrawnRow:
         ]
         return {ends: self.parts[ends].degrees_of(self.part) for ends in dict.fromkeys(ends)}
 
-    def _draw(self, entries: Entries, rng: np.random.Generator) -> GlobalIndices:
+    def _draw(self, entries: EntryShape, rng: np.random.Generator) -> GlobalIndices:
         """Return (entries,) int64 keys: row times the number of all nodes, plus column."""
         parts, part, all_nodes = self.parts, self.part, self._row_map.num_rows
         nodes = parts.nodes_of(entries.rows.type, part)

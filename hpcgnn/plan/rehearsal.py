@@ -35,10 +35,10 @@ from hpcgnn.plan.planned_graph import OwnEdges, Share
 from hpcgnn.plan.simulated_peers import KnownPeers
 from hpcgnn.plan.traffic import (
     ALL,
+    AllReduction,
     Movement,
     Moves,
     PatternKey,
-    Reduction,
     copies_key,
     exact_key,
     in_turn,
@@ -130,7 +130,7 @@ class RehearsedOperators(Operators):
     def sums(self) -> RankSums:
         def add_up(share: Array) -> None:
             if self.grid.num_blocks > 1:
-                self.log(Reduction(share.nbytes, at_once()))
+                self.log(AllReduction(share.nbytes, at_once()))
 
         return add_up
 
@@ -283,7 +283,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
     whole_run = replace(share.config.train, patience=0, learning_rate=_STILL)
     training = replace(whole_run, epochs=epochs, evaluate_every=epochs)
     config = replace(share.config, train=training)
-    moved: list[Movement | Reduction] = []
+    moved: list[Movement | AllReduction] = []
     trace = HeardSums(moved.append)
     with (
         ProcessGrid(alone.world, position=share.position) as grid,
@@ -363,7 +363,7 @@ def _step(run: SeedRun, step: Callable[[Any], Any], moved: list[Any]) -> tuple[M
     began = computing_s()
     run.step(step)
     if run.gradient_bytes:
-        moved.append(Reduction(run.gradient_bytes, at_once()))
+        moved.append(AllReduction(run.gradient_bytes, at_once()))
     seconds, moves = computing_s() - began, _since(began, moved)
     moved.clear()
     return moves, seconds
@@ -447,7 +447,7 @@ class HeardSums(TraceRecorder):
     @override
     def span(self, name: str, **details: Any) -> Span:
         if name in _HEARD and details["bytes"]:
-            self._log(Reduction(details["bytes"], at_once()))
+            self._log(AllReduction(details["bytes"], at_once()))
         return super().span(name, **details)
 
 

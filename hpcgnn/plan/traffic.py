@@ -78,7 +78,7 @@ class Ranks:
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class BlockPairs:
     """Rows that some pairs of block rows exchange in one forward product.
 
     Either a list of pairs, or a table of m consecutive readers and all owners, in which "pairs"
@@ -108,7 +108,7 @@ class Pairs:
         fetched: Array,
         pushed: Array,
         by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
-    ) -> "Pairs":
+    ) -> "BlockPairs":
         """Return a list of the pairs of (replication, blocks, blocks) that exchange something."""
         readers, owners = np.nonzero((fetched + pushed).any(axis=0))
         between = (slice(None), readers, owners)
@@ -117,7 +117,7 @@ class Pairs:
         return cls(*ends, fetched[between], pushed[between], terms)
 
     @classmethod
-    def table(cls, first: int, fetched: Array, pushed: Array) -> "Pairs":
+    def table(cls, first: int, fetched: Array, pushed: Array) -> "BlockPairs":
         """Return a table of numbers (replication, m, blocks) from the reader `first` on."""
         _, readers, owners = fetched.shape
         ends = np.arange(first, first + readers, dtype=np.int32), np.arange(owners, dtype=np.int32)
@@ -133,7 +133,7 @@ class Pairs:
             for total, rows in zip(sums, values, strict=True):
                 total += np.bincount(ends, rows, len(total)).astype(np.int64)
 
-    def between(self, hosts: LocalIndices) -> "Pairs":
+    def between(self, hosts: LocalIndices) -> "BlockPairs":
         """Return the rows that move between hosts; `hosts` are (replication, blocks)."""
         away = hosts[:, self.readers] != hosts[:, self.owners]
         return replace(
@@ -160,14 +160,14 @@ class Traffic:
         (blocks,) int64 number of non-zeros of each block row.
     """
 
-    pieces: Callable[[], Iterable[Pairs]]
+    pieces: Callable[[], Iterable[BlockPairs]]
     sums: Array
     entries: Array
     num_rows: int
     num_columns: int
 
     @classmethod
-    def of_pairs(cls, pairs: Pairs, *sizes: Any) -> "Traffic":
+    def of_pairs(cls, pairs: BlockPairs, *sizes: Any) -> "Traffic":
         """Return the traffic of pairs that are in memory."""
         return cls(lambda: [pairs], *sizes)
 
@@ -176,7 +176,7 @@ class Traffic:
         """Number of block rows."""
         return len(self.entries)
 
-    def by_block(self, value: Callable[[Pairs], Array]) -> tuple[Array, Array]:
+    def by_block(self, value: Callable[[BlockPairs], Array]) -> tuple[Array, Array]:
         """Return (replication, blocks) int64 sums over pairs, by owner and by reader.
 
         `value` maps pairs to the numbers (replication, pairs) to add up.
@@ -224,7 +224,7 @@ class Traffic:
 
 
 @dataclass
-class Window:
+class ExchangeTimes:
     """The times in seconds at which an exchange is started and at which it is waited for.
 
     Computing in between may hide the messages.
@@ -233,9 +233,9 @@ class Window:
     began_s: float = 0.0
     ended_s: float = 0.0
 
-    def later(self, seconds: float) -> "Window":
+    def later(self, seconds: float) -> "ExchangeTimes":
         """Return the window shifted by `seconds`."""
-        return Window(self.began_s + seconds, self.ended_s + seconds)
+        return ExchangeTimes(self.began_s + seconds, self.ended_s + seconds)
 
 
 @dataclass(frozen=True)
@@ -265,22 +265,22 @@ class Movement:
     row_bytes: int
     joined: int = 0
     sums: tuple[int, int] | None = None
-    window: Window = field(default_factory=Window, compare=False)
+    window: ExchangeTimes = field(default_factory=ExchangeTimes, compare=False)
 
 
 @dataclass(frozen=True)
-class Reduction:
+class AllReduction:
     """A sum over all ranks of arrays of equal size, to which each contributes `num_bytes`."""
 
     num_bytes: int
-    window: Window = field(default_factory=Window, compare=False)
+    window: ExchangeTimes = field(default_factory=ExchangeTimes, compare=False)
 
 
-Moves: TypeAlias = Sequence[Movement | Reduction]
+Moves: TypeAlias = Sequence[Movement | AllReduction]
 """The exchanges and sums of a part of a run."""
 
 
-def in_turn(parts: Iterable[tuple[Moves, float]]) -> tuple[Movement | Reduction, ...]:
+def in_turn(parts: Iterable[tuple[Moves, float]]) -> tuple[Movement | AllReduction, ...]:
     """Concatenate the moves of consecutive parts, which are given as moves and seconds."""
     moves, start_s = [], 0.0
     for part, seconds in parts:
@@ -298,7 +298,9 @@ def sent_by_groups(
 
 
 def sent_by_rank(
-    moves: Iterable[Movement | Reduction], traffic: Mapping[PatternKey, Traffic], replication: int
+    moves: Iterable[Movement | AllReduction],
+    traffic: Mapping[PatternKey, Traffic],
+    replication: int,
 ) -> Sent:
     """Return the traffic of each rank of a grid in some exchanges.
 
@@ -307,7 +309,7 @@ def sent_by_rank(
     num_blocks = next(iter(traffic.values())).num_blocks
     totals = np.zeros((4, num_blocks * replication), np.int64)
     for move in moves:
-        if isinstance(move, Reduction):
+        if isinstance(move, AllReduction):
             totals += np.array([[0], [move.num_bytes], [move.num_bytes], [1]])
             continue
         rows, messages, sizes, arrived = _sent(move, traffic[move.pattern])
@@ -330,7 +332,9 @@ def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[P
     return leaving
 
 
-def _between(pieces: Callable[[], Iterable[Pairs]], hosts: LocalIndices) -> Iterator[Pairs]:
+def _between(
+    pieces: Callable[[], Iterable[BlockPairs]], hosts: LocalIndices
+) -> Iterator[BlockPairs]:
     for pairs in pieces():
         yield pairs.between(hosts)
 
@@ -359,7 +363,7 @@ def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]
     return out, messages_out, bytes_out, bytes_in
 
 
-def _apart(transfer: RowTransfer, row_bytes: int, pairs: Pairs) -> Array:
+def _apart(transfer: RowTransfer, row_bytes: int, pairs: BlockPairs) -> Array:
     """Return (replication, pairs) whether there is a message that is not joined with another."""
     rows: Array = getattr(pairs, transfer)
     # Widen first: tables may have narrow dtypes.
@@ -367,7 +371,7 @@ def _apart(transfer: RowTransfer, row_bytes: int, pairs: Pairs) -> Array:
     return (rows > 0) & ~are_joined(*both, row_bytes)
 
 
-def _bytes_of_terms(transfer: RowTransfer, sums: tuple[int, int], pairs: Pairs) -> Array:
+def _bytes_of_terms(transfer: RowTransfer, sums: tuple[int, int], pairs: BlockPairs) -> Array:
     """Return (replication, pairs) int64 bytes of sums of integers; `sums` as in `Movement`."""
     width, bits = sums
     size = np.zeros_like(pairs.fetched)

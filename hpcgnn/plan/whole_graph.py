@@ -20,7 +20,7 @@ from hpcgnn.graph.stored_rows import StoredRows, read_rows
 from hpcgnn.nn import find_model
 from hpcgnn.plan.counted_messages import WantedRows
 from hpcgnn.plan.ghost_rows import StoredSurvey
-from hpcgnn.plan.objectives import Predicted, ReadRows, find_predictions
+from hpcgnn.plan.objectives import PlannedObjective, ReadRows, find_predictions
 from hpcgnn.plan.planned_graph import OwnEdges, PlannedGraph, Survey, numbered_edges
 from hpcgnn.plan.simulated_peers import PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key, exact_key
@@ -183,7 +183,7 @@ class WholeGraph(PlannedGraph):
         return self._predictions.requested(starts)
 
     @override
-    def predicted(self, starts: Offsets, block: int) -> Predicted:
+    def predicted(self, starts: Offsets, block: int) -> PlannedObjective:
         return self._predictions.share(starts, block)
 
     def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:

@@ -7,4 +7,4 @@ fetches their rows, or returns sums at them to their owners.
 
 from hpcgnn.pyg.builtin_layers import Call, builtin_layers
 from hpcgnn.pyg.calls import distribute, distributed, mark_rows, prepare, share_of
-from hpcgnn.pyg.edges import Edges, EdgeShare, Pattern, RowShare
+from hpcgnn.pyg.edges import EdgeList, EdgePlaceholder, EdgeShare, RowShare

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
 from hpcgnn.pyg.builtin_layers import ViewOf, run_on_operators
-from hpcgnn.pyg.edges import Edges, EdgeShare, Index, RowShare
+from hpcgnn.pyg.edges import EdgeList, EdgeShare, Index, RowShare
 from hpcgnn.pyg.row_axis import mark
 from hpcgnn.pyg.torch_function_mode import OverRanks
 from hpcgnn.pyg.unsupported_layers import check_layers
@@ -81,7 +81,7 @@ def prepare(module: nn.Module, view_of: ViewOf | None = None) -> None:
 
 
 def _start_messages(_layer: nn.Module, inputs: Any) -> None:
-    if _running and isinstance(inputs[0], Edges):
+    if _running and isinstance(inputs[0], EdgeList):
         _running[-1].edges = inputs[0]
 
 
@@ -125,9 +125,9 @@ class _Calls:
             self._entered.pop().__exit__(None, None, None)
 
 
-def _edges_in(values: Any) -> Edges | None:
+def _edges_in(values: Any) -> EdgeList | None:
     for value in values:
-        if isinstance(value, Edges):
+        if isinstance(value, EdgeList):
             return value
         inner: Any = ()
         if isinstance(value, (list, tuple)):

@@ -10,14 +10,14 @@ from hpcgnn.errors import InputError
 from hpcgnn.pyg import row_functions
 from hpcgnn.pyg.edges import (
     DESCRIBES,
-    Edges,
+    EdgeList,
+    EdgePlaceholder,
     EdgeShare,
     Index,
-    Nodes,
-    Pattern,
+    NodeIndex,
     RowShare,
     Sources,
-    Targets,
+    TargetIndex,
     words,
 )
 from hpcgnn.pyg.ghosts import rank_sum
@@ -69,7 +69,7 @@ def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """
     index = held((*args, *kwargs.values()))
     assert index is not None
-    if isinstance(index, Pattern):
+    if isinstance(index, EdgePlaceholder):
         if name in DESCRIBES - _SIZES:
             return func(*plain(args), **kwargs)
         raise _refusal(name, index)
@@ -88,7 +88,7 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
     first = args[0] if args else None
     if name in ("cat", "concat", "concatenate"):
         return _cat(index, *args, **kwargs)
-    if isinstance(first, Edges):
+    if isinstance(first, EdgeList):
         return _of_edges(name, first, args, kwargs)
     if isinstance(first, Index) and held(args[1:]) is None:
         if name in _SAME_NODES or name in ("__getitem__", "index_select", "masked_select"):
@@ -108,9 +108,9 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
 
 def _cat(index: Index, tensors: Any, dim: int = 0) -> Any:
     numbers = torch.cat([plain(tensor) for tensor in tensors], dim)
-    if isinstance(index, Edges):
+    if isinstance(index, EdgeList):
         # Only loops at own nodes are appended, which are valid in both rows.
-        rows = {tensor.source_row for tensor in tensors if isinstance(tensor, Edges)}
+        rows = {tensor.source_row for tensor in tensors if isinstance(tensor, EdgeList)}
         if dim % 2 == 0 or len(rows) > 1:
             return NotImplemented
     return _like(index, numbers)
@@ -152,9 +152,9 @@ def _add(_: Fetched, name: str, arguments: dict[str, Any]) -> Any:
     """Return sums at own rows; sums at sources are returned to their owners."""
     total, dim, index = arguments.pop("input"), arguments.pop("dim"), arguments.pop("index")
     values = arguments.pop("src" if "src" in arguments else "source")
-    if arguments or not isinstance(index, (Sources, Targets)):
+    if arguments or not isinstance(index, (Sources, TargetIndex)):
         return NotImplemented
-    if isinstance(index, Targets):
+    if isinstance(index, TargetIndex):
         return _at_targets(getattr(total, name)(dim, index.plain, values), dim, index)
     share, shape = index.share, list(total.shape)
     share.check_rows(total, dim)
@@ -165,13 +165,13 @@ def _add(_: Fetched, name: str, arguments: dict[str, Any]) -> Any:
     return mark(total, dim % total.dim(), kind=share.kinds[0])
 
 
-def _at_targets(total: Tensor, dim: int, index: Targets) -> Tensor:
+def _at_targets(total: Tensor, dim: int, index: TargetIndex) -> Tensor:
     return mark(total, dim % total.dim(), kind=index.share.kinds[1])
 
 
 def _reduce(_: Fetched, name: str, arguments: dict[str, Any]) -> Any:
     total, dim, index = arguments.pop("input"), arguments.pop("dim"), arguments.pop("index")
-    if not isinstance(index, Targets):
+    if not isinstance(index, TargetIndex):
         return NotImplemented
     return _at_targets(getattr(total, name)(dim, index.plain, **arguments), dim, index)
 
@@ -212,38 +212,38 @@ _HANDLERS: Mapping[str, Callable[[Fetched, str, dict[str, Any]], Any]] = {
 }
 
 
-def _of_edges(name: str, edges: Edges, args: Any, kwargs: Any) -> Any:
+def _of_edges(name: str, edges: EdgeList, args: Any, kwargs: Any) -> Any:
     """Return the result of a function of edges (2, E)."""
     numbers, source_row = edges.plain, edges.source_row
 
     def row(number: int) -> Tensor:
-        kind = Sources if number == source_row else Targets
+        kind = Sources if number == source_row else TargetIndex
         return kind.of(numbers[number], edges.share)
 
     if name == "unbind" and args[1:] in ((), (0,)):
         return row(0), row(1)
     if name == "flip" and args[1:] in (([0],), (0,)):
-        return Edges.of(numbers.flip([0]), edges.share, 1 - source_row)
+        return EdgeList.of(numbers.flip([0]), edges.share, 1 - source_row)
     if name == "__getitem__":
         key = args[1] if isinstance(args[1], tuple) else (args[1],)
         if isinstance(key[0], int):
             picked = row(key[0] % 2)
             return picked if len(key) == 1 else _like(picked, plain(picked)[key[1:]])
         if key[0] == [1, 0] and len(key) == 1:
-            return Edges.of(numbers[[1, 0]], edges.share, 1 - source_row)
+            return EdgeList.of(numbers[[1, 0]], edges.share, 1 - source_row)
         if key[0] == slice(None) and held(key) is None:
-            return Edges.of(numbers[args[1]], edges.share, source_row)
+            return EdgeList.of(numbers[args[1]], edges.share, source_row)
     if name == "index_select" and args[1] in (1, -1):
-        return Edges.of(numbers.index_select(*args[1:]), edges.share, source_row)
+        return EdgeList.of(numbers.index_select(*args[1:]), edges.share, source_row)
     if name in ("contiguous", "clone", "detach", "to", "long"):
-        return Edges.of(getattr(numbers, name)(*args[1:], **kwargs), edges.share, source_row)
+        return EdgeList.of(getattr(numbers, name)(*args[1:], **kwargs), edges.share, source_row)
     return NotImplemented
 
 
 def _like(index: Any, numbers: Tensor) -> Any:
-    if isinstance(index, Edges):
-        return Edges.of(numbers, index.share, index.source_row)
-    return type(index).of(numbers, index.share) if isinstance(index, Nodes) else numbers
+    if isinstance(index, EdgeList):
+        return EdgeList.of(numbers, index.share, index.source_row)
+    return type(index).of(numbers, index.share) if isinstance(index, NodeIndex) else numbers
 
 
 def held(values: Any) -> Index | None:
@@ -271,19 +271,19 @@ def plain(values: Any) -> Any:
 
 def _only_targets(values: Any) -> bool:
     return all(
-        isinstance(value, Targets) if isinstance(value, Index) else _only_targets(value)
+        isinstance(value, TargetIndex) if isinstance(value, Index) else _only_targets(value)
         for value in values
         if isinstance(value, (Index, list, tuple))
     )
 
 
 def _refusal(name: str, held: Index) -> InputError:
-    if isinstance(held, Pattern):
+    if isinstance(held, EdgePlaceholder):
         return InputError(
             f"torch.{name} on edges: with layers on operators of hpcgnn nothing else in a module "
             "can read edges; use model.name = 'pyg:...'"
         )
-    kinds = {Edges: "edges", Sources: "the sources", Targets: "the targets"}
+    kinds = {EdgeList: "edges", Sources: "the sources", TargetIndex: "the targets"}
     return InputError(
         f"torch.{name} on {kinds[type(held)]} of edges: it has no meaning over ranks, and "
         "its module is not distributed"

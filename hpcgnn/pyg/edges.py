@@ -1,7 +1,7 @@
 """The edges of a rank in the form that modules of one process take, (2, E), and index tensors.
 
-Only `hpcgnn.pyg.torch_function_mode` can read the numbers of `Edges` and `Sources`: elsewhere, the
-index of a row that another rank owns would be out of range or mean another node.
+Only `hpcgnn.pyg.torch_function_mode` can read the numbers of `EdgeList` and `Sources`: elsewhere,
+the index of a row that another rank owns would be out of range or mean another node.
 """
 
 from abc import ABC, abstractmethod
@@ -72,18 +72,18 @@ class Index(Tensor):
         return mark(values, *self.rows)
 
 
-class Pattern(Index):
+class EdgePlaceholder(Index):
     """A placeholder for edges that only layers on this package's operators use; see `OwnLayer`."""
 
     @classmethod
-    def of(cls, share: "RowShare") -> "Pattern":
+    def of(cls, share: "RowShare") -> "EdgePlaceholder":
         """Return the placeholder for the edges of a share."""
         pattern = torch.empty((2, 0), dtype=torch.long).as_subclass(cls)
         pattern.share, pattern.rows = share, Axis(1)
         return pattern
 
 
-class Edges(Index):
+class EdgeList(Index):
     """(2, E) int64 edges: row `source_row` holds sources, the other targets, which are own rows.
 
     `is_whole` tells that they are all edges of the share, in its order.
@@ -94,14 +94,14 @@ class Edges(Index):
     is_whole: bool = False
 
     @classmethod
-    def of(cls, numbers: Tensor, share: "EdgeShare", source_row: int) -> "Edges":
+    def of(cls, numbers: Tensor, share: "EdgeShare", source_row: int) -> "EdgeList":
         """Return numbers (2, E) as edges."""
         edges = numbers.as_subclass(cls)
         edges.share, edges.source_row, edges.rows = share, source_row, Axis(1)
         return edges
 
 
-class Nodes(Index):
+class NodeIndex(Index):
     """Nodes in a tensor of int64, of any shape."""
 
     share: "EdgeShare"
@@ -114,11 +114,11 @@ class Nodes(Index):
         return nodes
 
 
-class Sources(Nodes):
+class Sources(NodeIndex):
     """Sources of edges: own rows, followed by rows that other ranks own."""
 
 
-class Targets(Nodes):
+class TargetIndex(NodeIndex):
     """Targets of edges, which are own rows."""
 
 
@@ -231,9 +231,9 @@ class EdgeShare(RowShare):
         allreduce_max(self.operator.comm, array)
 
     @property
-    def index(self) -> Edges:
+    def index(self) -> EdgeList:
         """(2, E) all edges, with sources first."""
-        edges = Edges.of(self.numbers, self, 0)
+        edges = EdgeList.of(self.numbers, self, 0)
         edges.is_whole = True
         return edges
 
@@ -248,7 +248,7 @@ class EdgeShare(RowShare):
         return {}
 
     @collective
-    def edge_ids(self, edges: Edges) -> GlobalIndices:
+    def edge_ids(self, edges: EdgeList) -> GlobalIndices:
         """Return (E,) int64 ids of edges, which do not depend on the number of ranks."""
         numbers, row = edges.plain, edges.source_row
         # Layers add loops to the same edges each time. All ranks evaluate `ids`, a collective.

@@ -25,7 +25,7 @@ from hpcgnn.comm import (
 )
 from hpcgnn.comm.row_map import spans
 from hpcgnn.errors import InputError
-from hpcgnn.pyg.edges import Edges, EdgeShare
+from hpcgnn.pyg.edges import EdgeList, EdgeShare
 from hpcgnn.sampling import FanOutSampler, Prefetch, Topology
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
@@ -120,7 +120,7 @@ class NeighborLoader:
         seed: int = 0,
     ) -> None:
         edges = getattr(data, "edge_index", None)
-        if not isinstance(edges, Edges) or None not in edges.share.types:
+        if not isinstance(edges, EdgeList) or None not in edges.share.types:
             raise InputError(
                 "data: NeighborLoader needs a graph of one type of nodes; give the result of "
                 "hpcgnn.divide"
@@ -188,7 +188,7 @@ class NeighborLoader:
         """Return the arrays with a row for each node, and for each edge, on all ranks."""
         of_nodes, of_edges, layer = {}, {}, self._grid.layer
         for key, value in self._data.items():
-            if isinstance(value, Edges) or not isinstance(value, Tensor) or not value.dim():
+            if isinstance(value, EdgeList) or not isinstance(value, Tensor) or not value.dim():
                 continue
             # If every rank has as many edges as nodes, decide by the name.
             is_node = all_ranks(layer, len(value) == num_nodes)

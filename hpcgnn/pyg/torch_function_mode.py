@@ -18,7 +18,7 @@ from hpcgnn.autograd import DropoutKey, dropout, moments
 from hpcgnn.errors import InputError
 from hpcgnn.pyg import row_functions
 from hpcgnn.pyg.edge_functions import ADDS, added, bound, call, held
-from hpcgnn.pyg.edges import Edges, EdgeShare, RowShare, name_of, words
+from hpcgnn.pyg.edges import EdgeList, EdgeShare, RowShare, name_of, words
 from hpcgnn.pyg.ghosts import refuse_checkpoints
 from hpcgnn.pyg.row_axis import axis_of, kind_of, mark
 from hpcgnn.spmd import collective
@@ -31,7 +31,7 @@ _DRAWS = words(
 """Functions that draw numbers in the order of rows, which depends on the number of ranks."""
 
 
-class BatchNorm(NamedTuple):
+class BatchNormArguments(NamedTuple):
     """The arguments of torch's batch norm, in order."""
 
     x: Tensor
@@ -54,7 +54,7 @@ class OverRanks(TorchFunctionMode):
         super().__init__()
         self._share, self._key, self._num_draws = share, key, 0
         self._last: tuple[Tensor, EdgeShare, int, int, bool, Tensor] | None = None
-        self.edges: Edges | None = None
+        self.edges: EdgeList | None = None
         """The edges of which a layer is computing messages now; rows are then those of edges."""
 
     @override
@@ -67,7 +67,7 @@ class OverRanks(TorchFunctionMode):
         if name == "dropout" and func is functional.dropout:
             return self._dropout(**bound(name, args, kwargs))
         if name == "batch_norm" and func is functional.batch_norm:
-            return self._batch_norm(func, BatchNorm(**bound(name, args, kwargs)))
+            return self._batch_norm(func, BatchNormArguments(**bound(name, args, kwargs)))
         if name == "instance_norm" and func is functional.instance_norm:
             return self._instance_norm(func, args, kwargs)
         if held((*args, *kwargs.values())) is not None:
@@ -117,7 +117,7 @@ class OverRanks(TorchFunctionMode):
         return mark(x.copy_(dropped) if inplace else dropped, dim, kind=kind)
 
     @collective
-    def _batch_norm(self, func: Any, arguments: BatchNorm) -> Tensor:
+    def _batch_norm(self, func: Any, arguments: BatchNormArguments) -> Tensor:
         x, running_mean, running_var, weight, bias, training, momentum, eps = arguments
         if not training:
             return row_functions.run(self._share, "batch_norm", func, arguments, {})
@@ -144,5 +144,5 @@ class OverRanks(TorchFunctionMode):
             return result if axis_of(x) is None else mark(result, axis_of(x) or 0, 1, kind_of(x))
         if x.dim() != 3 or len(x) != 1 or axis_of(x) != 2:
             raise InputError("torch.instance_norm: over ranks it takes one graph, (1, columns, N)")
-        out = self._batch_norm(func, BatchNorm(x[0].t(), **arguments)).t()[None]
+        out = self._batch_norm(func, BatchNormArguments(x[0].t(), **arguments)).t()[None]
         return mark(out, 2, kind=kind_of(x))

@@ -27,7 +27,7 @@ from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
 from hpcgnn.spmm.wire import (
     WIRES,
-    Columns,
+    ColumnRange,
     Packing,
     Wire,
     make_wire,
@@ -45,7 +45,7 @@ __all__ = [
     "WIRES",
     "Carrier",
     "Channel",
-    "Columns",
+    "ColumnRange",
     "Combine",
     "Cover",
     "CoverSplit",

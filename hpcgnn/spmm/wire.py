@@ -28,7 +28,7 @@ ROWS: WireFormat = "bfloat16"
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnRange:
     """A range of `width` columns that is packed separately from those beside it.
 
     `instant` determines the draws of its rounding; None: it is sent as it is.
@@ -38,7 +38,7 @@ class Columns:
     instant: Instant | None
 
 
-Packing: TypeAlias = Sequence[Columns]
+Packing: TypeAlias = Sequence[ColumnRange]
 """All column ranges of rows, in order."""
 
 
@@ -92,14 +92,14 @@ class Wire:
 
     def packing(
         self, like: Array, instant: Instant, columns: Packing | None = None
-    ) -> list[tuple[Columns, int, int | None]]:
+    ) -> list[tuple[ColumnRange, int, int | None]]:
         """Return the column ranges of rows of the dtype of `like`, with the bytes and bits of each.
 
         Without `columns` there is one range of the width of `like`. Bits are None for ranges that
         are not packed.
         """
         dtype, packing = self.dtype(like), []
-        for part in columns or (Columns(like.shape[1], instant),):
+        for part in columns or (ColumnRange(like.shape[1], instant),):
             bits = None if part.instant is None else self.bits_of(dtype, part.instant.way)
             whole = part.width * dtype.itemsize
             size = whole if bits is None else quantised_bytes(part.width, bits)

@@ -14,7 +14,7 @@ from hpcgnn.console import number, report, warn
 from hpcgnn.errors import EXIT_REQUEUE, MACHINE_FAULT, USAGE_ERROR, InputError
 from hpcgnn.supervise.attempt import Attempt, HostPings, adopt_orphans, end_orphans
 from hpcgnn.supervise.hosts import Allocation, find_allocation
-from hpcgnn.supervise.template import Start, Template
+from hpcgnn.supervise.template import LaunchShape, Template
 
 _CHECKPOINT = re.compile(r"seed\d+-epoch\d+")
 _LOCK_S = 60.0
@@ -86,7 +86,7 @@ class Supervisor:
                 self._pings.wait()
             end_orphans()
 
-    def _next_start(self) -> Start:
+    def _next_start(self) -> LaunchShape:
         hosts, per_host = self._allocation.hosts, self._allocation.ranks_per_host
         ranks = min(self._options.ranks or len(hosts) * per_host, len(hosts) * per_host)
         if ranks < self._options.least:
@@ -94,7 +94,7 @@ class Supervisor:
                 f"{number(len(hosts), 'host')} left, for {number(ranks, 'rank')}: --least requires "
                 f"{self._options.least}; submit the job again with other hosts"
             )
-        return Start(hosts[: -(-ranks // per_host)], ranks, per_host)
+        return LaunchShape(hosts[: -(-ranks // per_host)], ranks, per_host)
 
     def _ping_hosts(self) -> HostPings:
         hosts = self._allocation.hosts

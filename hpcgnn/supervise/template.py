@@ -16,7 +16,7 @@ _SAYS_HOSTS = ("{hosts}", "{slots}")
 
 
 @dataclass(frozen=True)
-class Start:
+class LaunchShape:
     """Hosts and ranks of one start; the last host may get fewer ranks than the others."""
 
     hosts: Sequence[str]
@@ -71,15 +71,15 @@ class Template:
             )
         return cls(launcher, words[first:])
 
-    def command(self, start: Start) -> list[str]:
+    def command(self, start: LaunchShape) -> list[str]:
         """Return the command of a start."""
         return _filled(self.launcher, start) + _filled(self.program, start)
 
     def ping(self, host: str) -> list[str]:
         """Return the command that runs only `echo` on a host."""
-        return [*_filled(self.launcher, Start([host], 1, 1)), "echo", ANSWER]
+        return [*_filled(self.launcher, LaunchShape([host], 1, 1)), "echo", ANSWER]
 
 
-def _filled(words: Sequence[str], start: Start) -> list[str]:
+def _filled(words: Sequence[str], start: LaunchShape) -> list[str]:
     values = start.values
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]

@@ -10,7 +10,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
-from hpcgnn.train.open_run import Start, open_run
+from hpcgnn.train.open_run import RunStart, open_run
 from hpcgnn.train.process import StopRequest, prepare_process
 from hpcgnn.train.run.directory import RunDirectory, find_past, held_by_run
 from hpcgnn.train.run.memory_checkpoints import MemoryCheckpoints
@@ -57,7 +57,7 @@ def run_training(
             if grid.rank == 0:
                 report(f"the run in {directory.path} is finished: nothing is left to do")
             return past.summary, 0
-        start = Start(grid, pair, directory, memory, tracking, stop, past.config, threads)
+        start = RunStart(grid, pair, directory, memory, tracking, stop, past.config, threads)
         with open_run(start, config) as run:
             for seed in run.seeds:
                 # Check between seeds too: the first epoch of the next one may take longer than the

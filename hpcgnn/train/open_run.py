@@ -40,7 +40,7 @@ from hpcgnn.train.tasks import Pair, Task
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class RunStart:
     """The parts of a run that exist before its data are read.
 
     `before` is the configuration of the run so far; None for a new run.
@@ -81,7 +81,7 @@ class OpenRun:
     @collective
     def __init__(
         self,
-        start: Start,
+        start: RunStart,
         config: Config,
         task: Task[Any],
         trace: TraceRecorder,
@@ -222,7 +222,7 @@ class OpenRun:
 
 
 @contextlib.contextmanager
-def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
+def open_run(start: RunStart, config: Config) -> Iterator[OpenRun]:
     """Read the data, find the checkpoint to resume from, and yield the run; collective."""
     grid, directory, threads = start.grid, start.directory, start.threads
     session, began = describe_session(grid, threads), time.perf_counter()
@@ -260,7 +260,7 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
 
 
 @collective
-def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Config:
+def _with_exchange(start: RunStart, config: Config, session: dict[str, Any]) -> Config:
     """Return the configuration with a chosen exchange, and record the choice in the session."""
     if config.exchange.method != AUTO or config.train.task == "programs":
         return config

@@ -7,11 +7,11 @@ import pytest
 
 from hpcgnn.comm import ONE_PROCESS
 from hpcgnn.errors import InputError
-from hpcgnn.gallery import Channel, VortexStreets, channel_mesh, flow
+from hpcgnn.gallery import FlowChannel, VortexStreets, channel_mesh, flow
 from hpcgnn.gallery.channel_mesh import CYLINDER, INFLOW, INTERIOR, OUTFLOW, WALL
 from hpcgnn.gallery.lattice_boltzmann import CylinderFlow
 
-CHANNEL = Channel()
+CHANNEL = FlowChannel()
 MESH = channel_mesh(CHANNEL, 250, 3)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcgnn.supervise.template import Start, Template
+from hpcgnn.supervise.template import LaunchShape, Template
 
 ROOT = Path(__file__).resolve().parents[2]
 SITES = ROOT / "jobs" / "sites"
@@ -208,7 +208,7 @@ def test_job(folder: Path, name: str, job: str) -> None:
         command = f"{site.launcher} {places} python -m {program}"
         assert started == f"python -m hpcgnn.supervise --ranks 8 -- {command}"
         template = Template.of(command.split(), num_hosts=2)
-        filled = " ".join(template.command(Start(["n2"], 4, 4)))
+        filled = " ".join(template.command(LaunchShape(["n2"], 4, 4)))
         assert re.search(r"(-w|--hosts) n2 (-N 1 )?-n 4 python -m hpcgnn.train", filled)
     else:
         assert started == f"{site.launcher} -n 8 python -m {program}"

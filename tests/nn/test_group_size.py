@@ -12,7 +12,7 @@ from benchmarks.group_rules import save_rule
 from benchmarks.train_group_size import read_samples, train
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupSizeRule
-from hpcgnn.nn.group_size import GroupSizeNet, LearnedSize, Pattern, load_group_rule
+from hpcgnn.nn.group_size import ClassifiedPattern, GroupSizeNet, LearnedSize, load_group_rule
 
 LADDER = (1, 4, 16)
 
@@ -57,7 +57,9 @@ def test_patterns_of_any_shape() -> None:
     torch.manual_seed(1)
     net = GroupSizeNet(LADDER)
     order = np.array([2, 0, 3, 1], np.int32)
-    whole, other = (net(Pattern.of(indptr, each, 4), 8) for each in (indices, order[indices]))
+    whole, other = (
+        net(ClassifiedPattern.of(indptr, each, 4), 8) for each in (indices, order[indices])
+    )
     torch.testing.assert_close(whole, other)
     assert LearnedSize(net).choose(np.zeros(4, np.int64), np.zeros(0, np.int32), 4, 8) == 1
 

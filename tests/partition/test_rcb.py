@@ -14,7 +14,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.partition import measure, rcb, read_pattern
 from hpcgnn.partition import pattern as pattern_module
 from hpcgnn.partition.rcb import PlacedNodes, ordered
-from hpcgnn.partition.streaming import StreamedGraph
+from hpcgnn.partition.streaming import StreamedUnion
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from tests.support.run_here import run_here
 
@@ -170,7 +170,7 @@ def test_ranks_count_what_the_whole_graph_costs(
     with GraphStore.open(comm_tmp_path / "g.h5") as store:
         whole = read_pattern(store, (), undirected)
         ranks = MpiGroup(comm)
-        graph = StreamedGraph(store, store.relations, undirected, comm_tmp_path, ranks)
+        graph = StreamedUnion(store, store.relations, undirected, comm_tmp_path, ranks)
         rows = graph.row_map
         own = slice(rows.start, rows.stop)
         np.testing.assert_array_equal(graph.lengths(), np.diff(whole.indptr)[own])

@@ -9,7 +9,7 @@ from scipy import sparse
 from hpcgnn.gallery.communities import planted
 from hpcgnn.partition import CSRGraph, measure, metis
 from hpcgnn.partition import pattern as pattern_module
-from hpcgnn.partition.streaming import PASSES, StreamedGraph
+from hpcgnn.partition.streaming import PASSES, StreamedUnion
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 
 
@@ -72,7 +72,7 @@ def test_it_is_the_greedy_rule_on_sources_and_readers(
     monkeypatch.setattr("hpcgnn.partition.streaming.SETTLED", -1)
     graph = _ugly(150, num_parts)
     with _write(tmp_path / "g.h5", graph) as store:
-        streamed = StreamedGraph(store, store.relations, undirected, tmp_path)
+        streamed = StreamedUnion(store, store.relations, undirected, tmp_path)
         found, load = streamed.partition(num_parts, 0.1)
     both = _both_ways(graph)
     work = (both if undirected else graph).row_weights()
@@ -89,7 +89,7 @@ def test_counts_are_those_of_the_whole_graph(
     part = np.random.default_rng(2).integers(0, num_parts, 200).astype(np.int32)
     with _write(tmp_path / "g.h5", graph) as store:
         for undirected, pattern in ((False, graph), (True, _both_ways(graph))):
-            streamed = StreamedGraph(store, store.relations, undirected, tmp_path)
+            streamed = StreamedUnion(store, store.relations, undirected, tmp_path)
             assert streamed.measure(part, num_parts) == measure(pattern, part, num_parts)
 
 
@@ -106,7 +106,7 @@ def test_communities_are_found(tmp_path: Path, directed: bool) -> None:
         ends = np.where(turned, (upper.row, upper.col), (upper.col, upper.row))
         whole = CSRGraph.from_scipy(sparse.coo_matrix((upper.data, ends), (6000, 6000)))
     with _write(tmp_path / "same.h5", whole) as store:
-        streamed = StreamedGraph(store, store.relations)
+        streamed = StreamedUnion(store, store.relations)
         part, _ = streamed.partition(8, 0.05)
         found = streamed.measure(part, 8)
     best = measure(whole, metis(0, 0.05)(whole, 8).part, 8)

@@ -10,7 +10,7 @@ from hpcgnn.comm import GridPosition, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.plan.ghost_rows import BlockRows, StoredSurvey
 from hpcgnn.plan.objectives import Predictions, copies_of_groups
-from hpcgnn.plan.traffic import ALL, Movement, Pairs, Ranks, Traffic, sent_by_rank
+from hpcgnn.plan.traffic import ALL, BlockPairs, Movement, Ranks, Traffic, sent_by_rank
 from hpcgnn.sparse import DistCSR
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
@@ -78,7 +78,7 @@ def test_a_message_goes_where_a_row_goes() -> None:
     fetched = np.array([[[0, 1, 2], [0, 0, 0], [3, 0, 0]]])
     pushed = np.array([[[0, 0, 0], [5, 0, 0], [0, 1, 0]]])
     sums = np.zeros((2, 2, 3, 1, 1), np.int64)
-    traffic = {ALL: Traffic.of_pairs(Pairs.of_all(fetched, pushed), sums, np.ones(3), 3, 3)}
+    traffic = {ALL: Traffic.of_pairs(BlockPairs.of_all(fetched, pushed), sums, np.ones(3), 3, 3)}
     for what, rows, messages in (
         ("fetched", [3, 1, 2], [1, 1, 1]),
         ("pushed", [0, 5, 1], [0, 1, 1]),

@@ -23,13 +23,13 @@ from hpcgnn.plan.estimates import (
     fastest,
     waiting,
 )
-from hpcgnn.plan.traffic import ALL, Pairs, Reduction, Traffic, Window, in_turn
+from hpcgnn.plan.traffic import ALL, AllReduction, BlockPairs, ExchangeTimes, Traffic, in_turn
 
 
 def traffic(entries: list[int]) -> dict[tuple[int | None, str], Traffic]:
     none = np.zeros((1, len(entries), len(entries)), np.int64)
     sums = np.zeros((2, 2, len(entries), 1, 1), np.int64)
-    return {ALL: Traffic.of_pairs(Pairs.of_all(none, none), sums, np.array(entries), 40, 40)}
+    return {ALL: Traffic.of_pairs(BlockPairs.of_all(none, none), sums, np.array(entries), 40, 40)}
 
 
 @pytest.mark.parametrize(
@@ -91,21 +91,21 @@ def test_no_choice_is_made_on_a_difference_within_the_spread() -> None:
 
 
 def test_messages_pass_while_a_rank_computes() -> None:
-    both, later = Window(1.0, 3.0), Window(4.0, 4.5)
+    both, later = ExchangeTimes(1.0, 3.0), ExchangeTimes(4.0, 4.5)
     assert waiting([both], np.array([1.5])) == 0
     assert waiting([both], np.array([2.5])) == 0.5
     # Two that begin together share the link; one that is waited for once makes the rest later.
     assert waiting([both, both], np.array([1.5, 1.5])) == 1.0
     assert waiting([both, later], np.array([2.5, 1.0])) == 0.5 + 0.5
     # A third one begins while the second is still moving.
-    assert waiting([both, both, Window(2.0, 9.0)], np.array([1.5, 1.5, 6.0])) == 1.0 + 0.0
-    assert waiting([Window(), Window()], np.array([1.0, 2.0])) == 3.0
+    assert waiting([both, both, ExchangeTimes(2.0, 9.0)], np.array([1.5, 1.5, 6.0])) == 1.0 + 0.0
+    assert waiting([ExchangeTimes(), ExchangeTimes()], np.array([1.0, 2.0])) == 3.0
     assert waiting([], np.zeros(0)) == 0
 
 
 def test_moves_in_turn_begin_after_those_before() -> None:
-    moves = in_turn([([Reduction(8, Window(0.5, 0.75))], 2.0)] * 2)
-    assert [move.window for move in moves] == [Window(0.5, 0.75), Window(2.5, 2.75)]
+    moves = in_turn([([AllReduction(8, ExchangeTimes(0.5, 0.75))], 2.0)] * 2)
+    assert [move.window for move in moves] == [ExchangeTimes(0.5, 0.75), ExchangeTimes(2.5, 2.75)]
     # Moves are identified by their content, not by their time.
     assert moves[0] == moves[1]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpcgnn.autograd.aggregate import aggregate, applied
 from hpcgnn.autograd.epilogue import WIDENED, Epilogue
-from hpcgnn.autograd.linear.products import LateSum, Sum
+from hpcgnn.autograd.linear.products import LateSum, ProductSum
 from hpcgnn.autograd.losses.mapped_rows import is_mapped_late
 from hpcgnn.autograd.numerics.mixed import like_rows, narrowed
 from hpcgnn.autograd.numerics.plain import (
@@ -57,7 +57,7 @@ class _Aggregated:
     operator: AggregationOperator
     order: ComputationOrder
 
-    def forward(self, x: Tensor, weight: Tensor, result: Sum, later: _Later) -> Tensor:
+    def forward(self, x: Tensor, weight: Tensor, result: ProductSum, later: _Later) -> Tensor:
         """Add the term, now or later; return what the gradient of W needs: A X, or X itself."""
         trace, order = self.operator.trace, self.order
         if order.aggregate_first:
@@ -80,7 +80,7 @@ class _Aggregated:
         return x
 
     def backward(
-        self, gradient: Tensor, weight: Tensor, for_input: Sum | None, later: _Later
+        self, gradient: Tensor, weight: Tensor, for_input: ProductSum | None, later: _Later
     ) -> Tensor:
         """Add to the gradient of X; return the factor that with the kept one gives W's gradient."""
         trace, order, back = self.operator.trace, self.order, self.operator.apply_transpose
@@ -115,7 +115,7 @@ class _GraphLinear(torch.autograd.Function):
         num_own = (len(tensors) - len(terms)) // 2
         own = tensors[:num_own]
         weights = tuple(like_rows(weight, x) for weight in tensors[num_own:])
-        result, later = Sum(bias, epilogue), _Later()
+        result, later = ProductSum(bias, epilogue), _Later()
         trace = terms[0].operator.trace
 
         def map_own() -> None:
@@ -167,7 +167,7 @@ class _GraphLinear(torch.autograd.Function):
                 for_bias, *of_weights = _of_first_layer(rows, ctx.epilogue, inputs, bias=needs_bias)
             return None, for_bias, None, None, *[None] * num_own, *of_weights
         gradient, for_bias = before_epilogue((upper, result), ctx.epilogue, bias=needs_bias)
-        for_input = (LateSum() if ctx.leaves_products else Sum()) if needs_input else None
+        for_input = (LateSum() if ctx.leaves_products else ProductSum()) if needs_input else None
         factors: list[Tensor | None] = [
             gradient if term.order.aggregate_first else None for term in ctx.terms
         ]
@@ -186,7 +186,7 @@ class _GraphLinear(torch.autograd.Function):
                 for index, factor in ready.items():
                     for_weights[index] = arithmetic().contract(factor, inputs[index])
 
-        for_own = [for_input if is_input else Sum() for is_input in ctx.own_is_input]
+        for_own = [for_input if is_input else ProductSum() for is_input in ctx.own_is_input]
 
         def map_own() -> None:
             for needed, total, weight in zip(

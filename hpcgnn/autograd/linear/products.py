@@ -12,7 +12,7 @@ from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.autograd.numerics.plain import arithmetic
 
 
-class Sum:
+class ProductSum:
     """A sum of arrays and products in the memory of its first term, with a bias and an epilogue."""
 
     def __init__(self, bias: Tensor | None = None, epilogue: Epilogue | None = None) -> None:
@@ -47,7 +47,7 @@ class Sum:
         return self.total
 
 
-class LateSum(Sum):
+class LateSum(ProductSum):
     """A sum of products that are computed when the total is read, or when an array is added."""
 
     @override
@@ -87,7 +87,7 @@ class RowProducts(Tensor):
 
     @override
     def __getitem__(self, rows: slice) -> Tensor:  # type: ignore[override]
-        result = Sum()
+        result = ProductSum()
         for left, matrix in self.factors:
             result.add_product(left[rows], matrix)
         assert result.total is not None

@@ -23,12 +23,12 @@ from hpcgnn.convert.nodes import (
     split_from_indices,
 )
 from hpcgnn.convert.read.tables import TableFile
-from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, NodeArrays
 from hpcgnn.convert.tables.edges import (
     USUAL,
     USUAL_TYPED,
     EdgeColumnNames,
-    EdgeTable,
+    EdgeFiles,
     edge_chunks,
     find_classes,
     find_relations,
@@ -119,7 +119,7 @@ def first_line_says(path: Path) -> tuple[str, str]:
     return "edge-list", f"line {line} has {len(fields)} fields"
 
 
-def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ...]]) -> EdgeTable:
+def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ...]]) -> EdgeFiles:
     paths = (path, *map(Path, options.take("more_inputs")))
     columns = options.take("columns")
     names = EdgeColumnNames(
@@ -131,7 +131,7 @@ def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ..
     return options.ranks.from_first(lambda: open_edges(("", "", ""), paths, columns, usual, names))
 
 
-def _check_typed(table: EdgeTable, ranks: RankGroup) -> None:
+def _check_typed(table: EdgeFiles, ranks: RankGroup) -> None:
     with ranks.agree():
         if any("relation" not in file.columns for file in table.files):
             raise InputError(
@@ -140,7 +140,7 @@ def _check_typed(table: EdgeTable, ranks: RankGroup) -> None:
             )
 
 
-def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphSource:
+def _read_plain(path: Path, edges: EdgeFiles, options: ConvertOptions) -> GraphSource:
     ranks = options.ranks
     nodes = node_tables(options)
     if ranks.moves_rows and any(table.graph >= 0 for table in nodes.tables):
@@ -157,7 +157,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     relations: tuple[str, ...] = ("",)
     if "relation" in edges.files[0].columns:
         relations = find_relations(edges, path, ranks)
-    node_data = Nodes()
+    node_data = NodeArrays()
     if nodes:
         node_data = read_nodes(nodes, index, options)
     elif index is not None:
@@ -193,7 +193,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     )
 
 
-def _report_possible_headers(edges: EdgeTable) -> None:
+def _report_possible_headers(edges: EdgeFiles) -> None:
     """Report first lines that are read as edges but may be headers with unknown words."""
     for table in (file.table for file in edges.files if file.part is None):
         if not (table.header_line or table.is_parquet or any(table.numeric)):
@@ -204,8 +204,8 @@ def _report_possible_headers(edges: EdgeTable) -> None:
 
 
 def _with_split_files(
-    nodes: Nodes, index: Index | None, num_nodes: int | None, options: ConvertOptions
-) -> Nodes:
+    nodes: NodeArrays, index: Index | None, num_nodes: int | None, options: ConvertOptions
+) -> NodeArrays:
     splits = dict(nodes.splits)
     for text in options.take("split_files"):
         name, _, files = text.rpartition("=")

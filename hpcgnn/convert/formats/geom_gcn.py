@@ -13,10 +13,10 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_masks
-from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
+from hpcgnn.convert.read.arrays import RelationEdges, array_source, matrix_features
 from hpcgnn.convert.read.npy import Npz
 from hpcgnn.convert.read.tables import Table, TableFile
-from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, NodeArrays
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
 from hpcgnn.typing import Array
@@ -37,9 +37,11 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     ends = np.concatenate([np.zeros((2, 0), np.int64), *parts], axis=1)
     files = _split_files(path, options)
     splits = {name: _read_split(file, len(labels)) for name, file in files.items()}
-    nodes = Nodes(features=features, labels=labelled(labels, str(path / _NODES)), splits=splits)
+    nodes = NodeArrays(
+        features=features, labels=labelled(labels, str(path / _NODES)), splits=splits
+    )
     inputs = (path / _EDGES, path / _NODES, *files.values())
-    source = array_source(path, {"": Edges(*ends)}, len(labels), nodes, inputs=inputs)
+    source = array_source(path, {"": RelationEdges(*ends)}, len(labels), nodes, inputs=inputs)
     return replace(source, splits_from=f"{path.resolve().name}_split_*_I.npz in {path / 'splits'}")
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import SPLIT_NAMES, labelled
-from hpcgnn.convert.read.arrays import Edges, array_features, array_source, matrix_features
+from hpcgnn.convert.read.arrays import RelationEdges, array_features, array_source, matrix_features
 from hpcgnn.convert.read.files import read_json
 from hpcgnn.convert.read.npy import open_npy
-from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, GraphSource, NodeArrays
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
 from hpcgnn.typing import Array
@@ -44,14 +44,14 @@ def _read_one(path: Path, options: ConvertOptions) -> GraphSource:
             split[row] = Split.TEST
         elif node.get("val"):
             split[row] = Split.VALID
-    edges = {"": Edges(*_ends(links, rows, path))}
+    edges = {"": RelationEdges(*_ends(links, rows, path))}
     fields: dict[str, Any] = {"splits": {"": split}}
     if classes.exists():
         fields["labels"] = labelled(_classes(classes, rows), str(classes))
     if features.exists():
         fields["features"] = array_features(open_npy(features), options)
     inputs = (path, id_map, *(file for file in (classes, features) if file.exists()))
-    source = array_source(path.parent, edges, len(nodes), Nodes(**fields), inputs=inputs)
+    source = array_source(path.parent, edges, len(nodes), NodeArrays(**fields), inputs=inputs)
     return replace(source, counted=True)
 
 
@@ -79,13 +79,13 @@ def _read_parts(path: Path) -> GraphSource:
                 )
         splits.append(np.full(len(nodes), role, np.uint8))
         start += len(nodes)
-    nodes_of_all = Nodes(
+    nodes_of_all = NodeArrays(
         features=matrix_features(np.concatenate(features), f"{path}: features"),
         labels=labelled(np.concatenate(labels), str(path)),
         splits={"": np.concatenate(splits)},
     )
     ends = np.concatenate(sides, axis=1)
-    return array_source(path, {"": Edges(*ends)}, start, nodes_of_all, inputs=tuple(inputs))
+    return array_source(path, {"": RelationEdges(*ends)}, start, nodes_of_all, inputs=tuple(inputs))
 
 
 def _node_link(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

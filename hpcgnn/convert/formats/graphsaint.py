@@ -18,7 +18,7 @@ from hpcgnn.convert.read.arrays import array_features
 from hpcgnn.convert.read.edges import EdgeArrays, compressed_edges
 from hpcgnn.convert.read.files import read_json, read_pieces
 from hpcgnn.convert.read.npy import Npz, open_npy
-from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, GraphSource, NodeArrays
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
 from hpcgnn.typing import Array
@@ -40,7 +40,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     if (path / "adj_train.npz").exists():
         _check_training_part(path / "adj_train.npz", split)
     labels = read_class_map(files["class_map.json"], num_nodes)
-    nodes = Nodes(
+    nodes = NodeArrays(
         features=array_features(open_npy(files["feats.npy"]), options),
         splits={"": split},
         labels=labelled(labels, str(files["class_map.json"])),

@@ -8,9 +8,9 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.convert.nodes import labelled
-from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
+from hpcgnn.convert.read.arrays import RelationEdges, array_source, matrix_features
 from hpcgnn.convert.read.mat import MatFile
-from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, GraphSource, NodeArrays
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
 
@@ -45,9 +45,9 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     if key := _first_in(file, _LABELS):
         fields["labels"] = labelled(_labels(file.load(key)), f"{path}: {key}")
         used.add(key)
-    edges = {"": Edges(coo.row.astype(np.int64), coo.col.astype(np.int64), weights)}
+    edges = {"": RelationEdges(coo.row.astype(np.int64), coo.col.astype(np.int64), weights)}
     ignored = tuple(variable for variable in file if variable not in used)
-    nodes = Nodes(**fields)
+    nodes = NodeArrays(**fields)
     return array_source(path, edges, matrix.shape[0], nodes, inputs=(path,), ignored=ignored)
 
 

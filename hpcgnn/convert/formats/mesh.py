@@ -16,13 +16,13 @@ from hpcgnn.console import report
 from hpcgnn.convert.read.arrays import matrix_features
 from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.read.meshes import MeshSteps, files_beside, read_meshes
-from hpcgnn.convert.series import FieldArray, Series, join_fields
+from hpcgnn.convert.series import FieldArray, FieldSeries, join_fields
 from hpcgnn.convert.source import (
     ConvertOptions,
     EdgeChunk,
     EdgeStream,
     GraphSource,
-    Nodes,
+    NodeArrays,
 )
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
@@ -74,7 +74,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         for column, points in enumerate(groups.values()):
             membership[node[points[used[points]]], column] = 1
         features = matrix_features(membership, f"{path}: groups", names=tuple(groups))
-    nodes = Nodes(
+    nodes = NodeArrays(
         features=features,
         original_id=used_points if num_unused else None,
         positions=_positions(mesh.points)[used_points],
@@ -173,7 +173,7 @@ def _check_same_tags(where: str, first: Mapping[str, Array], data: Mapping[str, 
             )
 
 
-def _series(steps: MeshSteps, kept: Array) -> Series | None:
+def _series(steps: MeshSteps, kept: Array) -> FieldSeries | None:
     """Return the point data as fields."""
     first = steps.point_data(0)
     steps_read: dict[int, Mapping[str, Array]] = {0: first}

@@ -12,13 +12,13 @@ import numpy as np
 from hpcgnn.console import report
 from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.read.nekrs import NekPoints, read_numbers
-from hpcgnn.convert.series import FieldArray, Series, join_fields
+from hpcgnn.convert.series import FieldArray, FieldSeries, join_fields
 from hpcgnn.convert.source import (
     ConvertOptions,
     EdgeChunk,
     EdgeStream,
     GraphSource,
-    Nodes,
+    NodeArrays,
 )
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
@@ -33,7 +33,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     del options
     points = NekPoints.open(path)
     positions, box = _positions(points)
-    nodes = Nodes(
+    nodes = NodeArrays(
         original_id=points.copies.original_id,
         positions=positions,
         box=box,
@@ -99,7 +99,7 @@ def _locate(file: Path, edges: Array, edge: int) -> str:
     return f"{file}, edge {edges[edge]}"
 
 
-def _series(points: NekPoints) -> Series | None:
+def _series(points: NekPoints) -> FieldSeries | None:
     files = points.field_files()
     times: dict[str, list[float]] = {}
     for (name, rank), by_time in files.items():

@@ -21,7 +21,7 @@ from hpcgnn.convert.source import (
     EdgeChunk,
     EdgeStream,
     GraphSource,
-    Nodes,
+    NodeArrays,
 )
 from hpcgnn.errors import InputError
 from hpcgnn.storage.netcdf import NetCDFVariable, read_netcdf
@@ -80,7 +80,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         num_nodes=count,
         counted=True,
         undirected=True,
-        nodes=Nodes(
+        nodes=NodeArrays(
             features=matrix_features(
                 np.stack(list(features.values()), axis=1, dtype=_dtype_of(static, features)),
                 str(path),

@@ -25,7 +25,7 @@ from hpcgnn.convert.nodes import (
 from hpcgnn.convert.read.arrays import array_features, checked_matrix, matrix_features
 from hpcgnn.convert.read.edges import (
     EdgeArrays,
-    EdgeLabels,
+    EdgeLabelArray,
     Pairs,
     check_vector,
     compressed_edges,
@@ -41,8 +41,8 @@ from hpcgnn.convert.source import (
     MOST_RELATIONS,
     ConvertOptions,
     GraphSource,
+    NodeArrays,
     NodeKind,
-    Nodes,
     check_array,
     check_count,
     check_density,
@@ -163,7 +163,7 @@ def _with_extras(npz: Npz, ends: ArrayFile, pairs: Pairs, num_edges: int) -> Edg
 
 def _edge_labels(
     npz: Npz, labels: ArrayFile | None, targets: ArrayFile | None
-) -> EdgeLabels | None:
+) -> EdgeLabelArray | None:
     """Return the edge labels, with the names of their classes or target columns."""
     array = targets if labels is None else labels
     if array is None:
@@ -188,7 +188,7 @@ def _edge_labels(
         raise InputError(f"{array.where} has {count} columns for {len(names)} names; give one each")
     check_names(names or (), array.where)
     numbers = tuple(str(number) for number in range(count))
-    return EdgeLabels(array, tuple(names or numbers), targets is not None)
+    return EdgeLabelArray(array, tuple(names or numbers), targets is not None)
 
 
 def _names(array: ArrayFile | None, highest: int, kind: str) -> list[str]:
@@ -204,7 +204,7 @@ def _names(array: ArrayFile | None, highest: int, kind: str) -> list[str]:
 
 def _read_nodes(
     npz: Npz, counts: dict[str, int], num_edges: int, options: ConvertOptions
-) -> tuple[int | None, Nodes]:
+) -> tuple[int | None, NodeArrays]:
     """Return the number of nodes, None if nothing in the file determines it, and the node data.
 
     `counts` maps each place in the file that implies a number of nodes to that number. Raises
@@ -256,7 +256,7 @@ def _read_nodes(
         splits = {"": split_from_codes(load(codes), codes.where)}
     else:
         splits = _split_by_numbers(npz, num_nodes)
-    return num_nodes, Nodes(splits=splits, **fields)
+    return num_nodes, NodeArrays(splits=splits, **fields)
 
 
 def _read_mesh(

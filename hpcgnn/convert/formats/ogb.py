@@ -33,7 +33,7 @@ from hpcgnn.convert.source import (
     FeatureStream,
     GraphSource,
     Labels,
-    Nodes,
+    NodeArrays,
     TypeRange,
     check_count,
 )
@@ -60,7 +60,7 @@ def _read_text(path: Path, options: ConvertOptions) -> GraphSource:
     count_file = raw / "num-node-list.csv.gz"
     num_nodes = _one_graph(read_column(count_file), str(count_file))
     features, labels = raw / "node-feat.csv.gz", raw / "node-label.csv.gz"
-    nodes = Nodes(
+    nodes = NodeArrays(
         features=_text_features(features) if features.exists() else None,
         splits=_splits_of(path, num_nodes, options),
         labels=_text_labels(labels) if labels.exists() else None,
@@ -104,7 +104,7 @@ def _read_binary(path: Path, options: ConvertOptions) -> GraphSource:
                 f"{label_file}: holds no array {_LABELS[0]}; save the labels under that name"
             )
         labels, inputs = labelled(array.load(), array.where), (npz.path, label_file)
-    nodes = Nodes(
+    nodes = NodeArrays(
         features=None if features is None else array_features(features, options),
         splits=_splits_of(path, num_nodes, options),
         labels=labels,
@@ -258,7 +258,7 @@ def _edge_types(path: Path, counts: dict[str, int]) -> list[EdgeType]:
 
 def _parts(
     path: Path, counts: dict[str, int], options: ConvertOptions
-) -> tuple[dict[str, Nodes], list[Path]]:
+) -> tuple[dict[str, NodeArrays], list[Path]]:
     raw, folders = path / "raw", _split_folders(path, options)
     feature_files, label_files = _files(raw, "feat", counts), _files(raw, "label", counts)
     split_types = {
@@ -269,7 +269,7 @@ def _parts(
     parts = {}
     for name, count in counts.items():
         features, labels = feature_files.get(name), label_files.get(name)
-        parts[name] = Nodes(
+        parts[name] = NodeArrays(
             features=None if features is None else _text_features(features),
             splits={
                 split: _split_in(folder / name, count)

@@ -14,10 +14,10 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_indices
-from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
+from hpcgnn.convert.read.arrays import RelationEdges, array_source, matrix_features
 from hpcgnn.convert.read.pickles import load_array, load_lists, load_matrix
 from hpcgnn.convert.read.tables import read_column
-from hpcgnn.convert.source import ConvertOptions, GraphSource, Labels, Nodes
+from hpcgnn.convert.source import ConvertOptions, GraphSource, Labels, NodeArrays
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
 
@@ -47,12 +47,12 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     last_valid = min(num_train + _VALID_NODES, rows_above)
     parts = {"train": np.arange(num_train), "valid": np.arange(num_train, last_valid), "test": test}
     where = {name: str(files["test.index"]) for name in parts}
-    nodes = Nodes(
+    nodes = NodeArrays(
         features=matrix_features(features, str(files["allx"])),
         splits={"": split_from_indices(parts, num_nodes, where)},
         labels=_labels(files, {"y": num_train, "ally": rows_above, "ty": tx.shape[0]}, order),
     )
-    edges = {"": Edges(*_edges(graph, files["graph"], num_nodes))}
+    edges = {"": RelationEdges(*_edges(graph, files["graph"], num_nodes))}
     return array_source(prefix, edges, num_nodes, nodes, inputs=tuple(files.values()))
 
 

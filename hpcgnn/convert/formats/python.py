@@ -31,7 +31,7 @@ from hpcgnn.convert.nodes import (
 )
 from hpcgnn.convert.pipeline import Report, write_store
 from hpcgnn.convert.read.arrays import (
-    Edges,
+    RelationEdges,
     array_source,
     many_graphs,
     matrix_features,
@@ -40,7 +40,7 @@ from hpcgnn.convert.read.arrays import (
 from hpcgnn.convert.source import (
     ConvertOptions,
     GraphSource,
-    Nodes,
+    NodeArrays,
     check_array,
 )
 from hpcgnn.errors import InputError
@@ -91,7 +91,7 @@ def from_scipy(
         raise InputError(f"matrix: has shape {matrix.shape}; an adjacency is square")
     entries = matrix.tocoo()
     weights = None if (entries.data == 1).all() else entries.data
-    edges = {"": Edges(entries.row.astype(np.int64), entries.col.astype(np.int64), weights)}
+    edges = {"": RelationEdges(entries.row.astype(np.int64), entries.col.astype(np.int64), weights)}
     nodes = _nodes("matrix", features, labels, split, class_names)
     check_output(path)
     source = array_source(Path("matrix"), edges, matrix.shape[0], nodes)
@@ -262,7 +262,9 @@ def _unknown(store: Any) -> tuple[str, ...]:
     return tuple(key for key in names if key not in _TORCH_GEOMETRIC_KEYS)
 
 
-def _torch_geometric_nodes(store: Any, options: ConvertOptions, where: str) -> tuple[int, Nodes]:
+def _torch_geometric_nodes(
+    store: Any, options: ConvertOptions, where: str
+) -> tuple[int, NodeArrays]:
     num_nodes = getattr(store, "num_nodes", None)
     if num_nodes is None:
         raise InputError(f"{where}: has no num_nodes; set it")
@@ -271,7 +273,7 @@ def _torch_geometric_nodes(store: Any, options: ConvertOptions, where: str) -> t
     return int(num_nodes), replace(nodes, splits=splits)
 
 
-def _torch_geometric_edges(store: Any, where: str) -> Edges:
+def _torch_geometric_edges(store: Any, where: str) -> RelationEdges:
     index = getattr(store, "edge_index", None)
     if index is None:
         raise InputError(f"{where}: has no edge_index; set it (sparse adj_t is not read)")
@@ -281,7 +283,7 @@ def _torch_geometric_edges(store: Any, where: str) -> Edges:
     return _with_data(ends, store, "edge_weight", "edge_attr", where)
 
 
-def _with_data(ends: Any, data: Any, weight: str, features: str, where: str) -> Edges:
+def _with_data(ends: Any, data: Any, weight: str, features: str, where: str) -> RelationEdges:
     """Return edges with the weights and features that `data` has under these names."""
     arrays = {}
     for key in (weight, features):
@@ -291,7 +293,9 @@ def _with_data(ends: Any, data: Any, weight: str, features: str, where: str) -> 
     if columns is not None:
         columns = columns[:, None] if columns.ndim == 1 else columns
         check_array(columns, f"{where}: {features}", "[E, F]")
-    return Edges(ends[0], ends[1], None if weights is None else weights.reshape(-1), columns)
+    return RelationEdges(
+        ends[0], ends[1], None if weights is None else weights.reshape(-1), columns
+    )
 
 
 def from_dgl(
@@ -369,9 +373,9 @@ def to_array(value: Any, where: str) -> Array:
 
 def _source_of_types(
     origin: str,
-    edges: Mapping[str, Edges],
+    edges: Mapping[str, RelationEdges],
     names: Mapping[EdgeType, str],
-    parts: Mapping[str, tuple[int, Nodes]],
+    parts: Mapping[str, tuple[int, NodeArrays]],
     ignored: tuple[str, ...],
 ) -> GraphSource:
     """Return a graph; `parts` are the number and the data of the nodes of each type."""
@@ -402,7 +406,7 @@ def _nodes(
     labels: Any = None,
     split: Any = None,
     class_names: Sequence[str] = (),
-) -> Nodes:
+) -> NodeArrays:
     fields: dict[str, Any] = {}
     if features is not None:
         where = f"{origin}: features"
@@ -413,4 +417,4 @@ def _nodes(
     if split is not None:
         values = to_array(split, f"{origin}: split")
         fields["splits"] = {"": split_from_codes(values, f"{origin}: split")}
-    return Nodes(**fields)
+    return NodeArrays(**fields)

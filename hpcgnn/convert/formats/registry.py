@@ -14,7 +14,7 @@ from hpcgnn.convert.divide_input import OneReaderError
 from hpcgnn.convert.field_files import with_fields
 from hpcgnn.convert.pipeline import Report, write_store
 from hpcgnn.convert.read.files import MATRIX_MARKET, PARQUET, read_pieces
-from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, NodeArrays
 from hpcgnn.errors import InputError
 from hpcgnn.storage import check_output
 
@@ -200,7 +200,7 @@ def _read_together(
             read = _read_source(path, name, options)
             source = replace(read, edges_after=None, sample=None)
     # The other ranks need the rest of the source to take part in the sorting.
-    without_data = replace(source, edges=_nothing, nodes=Nodes(), targets=None, inputs=())
+    without_data = replace(source, edges=_nothing, nodes=NodeArrays(), targets=None, inputs=())
     shared = ranks.from_first(lambda: without_data)
     return source if ranks.rank == 0 else shared, options
 

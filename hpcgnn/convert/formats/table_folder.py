@@ -18,7 +18,7 @@ from hpcgnn.convert.source import (
     GraphSource,
     TypeRange,
 )
-from hpcgnn.convert.tables.edges import USUAL, EdgeColumnNames, EdgeTable, edge_chunks, open_edges
+from hpcgnn.convert.tables.edges import USUAL, EdgeColumnNames, EdgeFiles, edge_chunks, open_edges
 from hpcgnn.convert.tables.ids import Index, Numbers, find_index
 from hpcgnn.convert.tables.node_data import count_rows, read_nodes
 from hpcgnn.convert.tables.nodes import NodeTables, open_nodes
@@ -103,7 +103,7 @@ class Description:
     def _indices(
         self,
         nodes: Mapping[str, NodeTables],
-        edges: Sequence[EdgeTable],
+        edges: Sequence[EdgeFiles],
         options: ConvertOptions,
         *,
         as_names: bool,
@@ -163,7 +163,7 @@ class Description:
             paths += matches
         return paths
 
-    def _edges(self, name: str, table: dict[str, Any]) -> EdgeTable:
+    def _edges(self, name: str, table: dict[str, Any]) -> EdgeFiles:
         where = f'edges."{name}"'
         words = self._words(table, ("src", "dst", "weight", "features"), where)
         if name.count(",") != 2 or not all(name.split(",")):
@@ -195,7 +195,7 @@ def check_keys(file: Path, table: Mapping[str, Any], keys: set[str], section: st
 
 
 def _typed_stream(
-    edges: Mapping[str, EdgeTable],
+    edges: Mapping[str, EdgeFiles],
     indices: Mapping[str, Index],
     ends: Mapping[str, tuple[TypeRange, TypeRange]],
     ranks: RankGroup,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpcgnn.convert.read.arrays import Edges, many_graphs
+from hpcgnn.convert.read.arrays import RelationEdges, many_graphs
 from hpcgnn.convert.source import ConvertOptions, GraphSource
 from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import first_true
@@ -52,7 +52,7 @@ class _Folder:
             ignored += ["graph_labels behind the first column"] * (labels.shape[1] > 1)
             ignored += ["graph_attributes"] * (targets is not None)
         features = self._features("node", len(graph))
-        edges = Edges(ends[:, 0], ends[:, 1], None, self._features("edge", len(ends)))
+        edges = RelationEdges(ends[:, 0], ends[:, 1], None, self._features("edge", len(ends)))
         inputs = tuple(self._read)
         source = many_graphs(
             self._path, graph, edges, features, classes, inputs=inputs, ignored=tuple(ignored)

@@ -23,7 +23,7 @@ from hpcgnn.convert.source import (
     Features,
     FeatureStream,
     GraphSource,
-    Nodes,
+    NodeArrays,
     TypeRange,
     check_array,
     locate_in,
@@ -113,7 +113,7 @@ def checked_matrix(
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class RelationEdges:
     """Sources, targets, weights and features [E, F] of the edges of one relation."""
 
     src: Array
@@ -124,9 +124,9 @@ class Edges:
 
 def array_source(
     path: Path,
-    edges: Mapping[str, Edges],
+    edges: Mapping[str, RelationEdges],
     num_nodes: int,
-    nodes: Nodes,
+    nodes: NodeArrays,
     ends: Mapping[str, tuple[TypeRange, TypeRange]] | None = None,
     *,
     inputs: tuple[Path, ...] = (),
@@ -210,7 +210,7 @@ def matrix_features(
     )
 
 
-def _check_edges(where: str, edges: Edges) -> None:
+def _check_edges(where: str, edges: RelationEdges) -> None:
     weights, features = edges.weights, edges.features
     arrays = (edges.src, edges.dst, weights, None if features is None else features[:, 0])
     shapes = [array.shape for array in arrays if array is not None]
@@ -221,7 +221,7 @@ def _check_edges(where: str, edges: Edges) -> None:
 
 
 def _stream(
-    origin: str, edges: Mapping[str, Edges], ends: Mapping[str, tuple[TypeRange, TypeRange]]
+    origin: str, edges: Mapping[str, RelationEdges], ends: Mapping[str, tuple[TypeRange, TypeRange]]
 ) -> EdgeStream:
     for relation, arrays in edges.items():
         where = f"{origin}: edges {relation}".rstrip()
@@ -236,7 +236,7 @@ def _stream(
 def many_graphs(
     path: Path,
     graph: GlobalIndices,
-    edges: Edges,
+    edges: RelationEdges,
     features: Array | None,
     values: Array | None,
     *,
@@ -249,7 +249,7 @@ def many_graphs(
     are classes, 0 and 1 for several labels, or numbers to predict. Integers are taken as classes;
     numbers to predict go to a file beside the store.
     """
-    nodes, targets = Nodes(graph=graph), None
+    nodes, targets = NodeArrays(graph=graph), None
     if features is not None:
         nodes = replace(nodes, features=matrix_features(features, f"{path}: features"))
     if values is not None and _are_classes(values):
@@ -272,7 +272,7 @@ def _are_classes(values: Array) -> bool:
     )
 
 
-def side_by_side(parts: Sequence[Edges], sizes: Sequence[int], where: str) -> Edges:
+def side_by_side(parts: Sequence[RelationEdges], sizes: Sequence[int], where: str) -> RelationEdges:
     """Join the edges of graphs with `sizes` nodes, numbering nodes graph after graph."""
     starts = np.cumsum([0, *sizes])
     for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
@@ -284,7 +284,7 @@ def side_by_side(parts: Sequence[Edges], sizes: Sequence[int], where: str) -> Ed
     for column, arrays in (("weights", weights), ("features", features)):
         if arrays and len(arrays) < len(parts):
             raise InputError(f"{where}: the edges of only some graphs have {column}; give all")
-    return Edges(
+    return RelationEdges(
         np.concatenate([part.src + start for part, start in zip(parts, starts, strict=False)]),
         np.concatenate([part.dst + start for part, start in zip(parts, starts, strict=False)]),
         np.concatenate(weights) if weights else None,

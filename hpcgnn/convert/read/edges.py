@@ -46,7 +46,7 @@ class EdgeArrays:
     num_nodes: int | None = None
     features: ArrayFile | None = None
     split: ArrayFile | None = None
-    labels: "EdgeLabels | None" = None
+    labels: "EdgeLabelArray | None" = None
 
     @property
     def columns(self) -> EdgeColumns:
@@ -84,7 +84,7 @@ class EdgeArrays:
 
 
 @dataclass(frozen=True)
-class EdgeLabels:
+class EdgeLabelArray:
     """Labels of edges in an array: classes [E], 0 and 1 [E, C], or with `is_number` numbers.
 
     `names` are those of the classes or columns.

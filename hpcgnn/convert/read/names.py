@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hpcgnn.convert.read.tables import compute
-from hpcgnn.convert.source import NameBlocks, Nodes
+from hpcgnn.convert.source import NameBlocks, NodeArrays
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.mixing import split_mix
 from hpcgnn.storage import SpillFile, first_of_each
@@ -137,9 +137,9 @@ class NameTable:
             positions[rows] = np.where(matches, ranks[near].astype(np.int64), -1)
         return positions
 
-    def nodes(self) -> Nodes:
+    def nodes(self) -> NodeArrays:
         """Return node data that consist of these names."""
-        return Nodes(names=self.blocks)
+        return NodeArrays(names=self.blocks)
 
     def blocks(self) -> NameBlocks:
         """Yield the names in order, in blocks of offsets int64[m + 1] and bytes."""

@@ -97,7 +97,7 @@ class EdgeFile:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeTable:
+class EdgeFiles:
     """Files of edges of one type; `labels` names the classes or targets of edges."""
 
     kind: EdgeType
@@ -125,7 +125,7 @@ class EdgeTable:
         first = self.files[0]
         return first.table.named(first.features, self.columns.num_features)
 
-    def with_ids(self, *, named: bool) -> "EdgeTable":
+    def with_ids(self, *, named: bool) -> "EdgeFiles":
         """Return the table as one between nodes whose ids are names, or numbers."""
         files = (replace(f, table=replace(f.table, has_name_ids=named)) for f in self.files)
         return replace(self, files=tuple(files))
@@ -176,7 +176,7 @@ def open_edges(
     usual: Mapping[int, tuple[str, ...]],
     more: EdgeColumnNames = EdgeColumnNames(),
     section: str = "",
-) -> EdgeTable:
+) -> EdgeFiles:
     """Open files as an edge table; raises `InputError` if the roles of columns are unclear.
 
     `columns` are roles in the order of columns, or "role=name"; None finds them by the header or by
@@ -205,7 +205,7 @@ def open_edges(
             "edge weights; if it is a time or another number, name the columns with --columns"
         )
     several = more.labels if len(more.labels) > 1 else more.targets
-    return EdgeTable(kind, tuple(files), tuple(several), bool(more.targets))
+    return EdgeFiles(kind, tuple(files), tuple(several), bool(more.targets))
 
 
 def _edge_roles(
@@ -280,7 +280,7 @@ def _check_roles(roles: Sequence[str]) -> None:
             raise InputError(f"--columns: {role} occurs {count} times; name it once")
 
 
-def _find_words(edges: EdgeTable, role: str, path: Path, ranks: RankGroup) -> list[str]:
+def _find_words(edges: EdgeFiles, role: str, path: Path, ranks: RankGroup) -> list[str]:
     """Return the distinct words in the column of a role, sorted as bytes; collective."""
     local_names: set[bytes] = set()
     for table, number, _ in edges.rows({role: "text"}, ranks):
@@ -296,7 +296,7 @@ def _find_words(edges: EdgeTable, role: str, path: Path, ranks: RankGroup) -> li
 _MOST_CLASSES = 1 << 20
 
 
-def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
+def find_classes(edges: EdgeFiles, path: Path, ranks: RankGroup) -> EdgeFiles:
     """Return the table with the names of its edge classes, if it has any; collective.
 
     Integers are classes from 0 up to the largest; empty, -1 and nan mean no class.
@@ -320,7 +320,7 @@ def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
     return replace(edges, labels=tuple(words))
 
 
-def find_relations(edges: EdgeTable, path: Path, ranks: RankGroup) -> tuple[str, ...]:
+def find_relations(edges: EdgeFiles, path: Path, ranks: RankGroup) -> tuple[str, ...]:
     """Return the relations that edges name, sorted as numbers or as bytes; collective."""
     texts = _find_words(edges, "relation", path, ranks)
     if all(text.isdecimal() and len(text) < 20 for text in texts):
@@ -328,7 +328,7 @@ def find_relations(edges: EdgeTable, path: Path, ranks: RankGroup) -> tuple[str,
     return tuple(texts)
 
 
-def _labels(edges: EdgeTable, file: EdgeFile, table: Table) -> Array | None:
+def _labels(edges: EdgeFiles, file: EdgeFile, table: Table) -> Array | None:
     """Return the labels of edges as in `EdgeData`; raises `InputError`."""
     if "label" in file.columns:
         return numbers_of(table.texts(file.columns["label"]), edges.labels)[:, None]
@@ -345,7 +345,7 @@ def _labels(edges: EdgeTable, file: EdgeFile, table: Table) -> Array | None:
 
 
 def edge_chunks(
-    edges: EdgeTable,
+    edges: EdgeFiles,
     source: Index | None,
     target: Index | None,
     ranks: RankGroup,

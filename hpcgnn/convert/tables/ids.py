@@ -19,7 +19,7 @@ from hpcgnn.convert.read.names import (
     texts_of,
 )
 from hpcgnn.convert.read.tables import Kind, Table, TableFile, first_not_utf8
-from hpcgnn.convert.source import ConvertOptions, Nodes
+from hpcgnn.convert.source import ConvertOptions, NodeArrays
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_of_each, first_true
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
@@ -55,11 +55,11 @@ class Numbers:
             positions[order] = np.where(self.ids[near] == ordered, near, -1)
         return positions
 
-    def nodes(self) -> Nodes:
+    def nodes(self) -> NodeArrays:
         """Return node data with the original ids, unless these are 0..n - 1."""
         size = len(self.ids)
         plain = size and self.ids[0] == 0 and self.ids[-1] == size - 1
-        return Nodes(original_id=None if plain else self.ids)
+        return NodeArrays(original_id=None if plain else self.ids)
 
 
 class Divided:
@@ -93,16 +93,16 @@ class Divided:
         positions[np.argsort(owners, kind="stable")] = answers
         return positions
 
-    def nodes(self) -> Nodes:
+    def nodes(self) -> NodeArrays:
         """Return node data with this rank's names, or with the original ids of nodes it keeps."""
         if isinstance(self._own, NameTable):
             return self._own.nodes()
         ids, start = self._own.ids, self._start
         plain = not len(ids) or (ids[0] == start and ids[-1] == start + len(ids) - 1)
         if not self._ranks.any(not plain):
-            return Nodes()
+            return NodeArrays()
         keepers = self._ranks.keepers(np.arange(start, start + len(ids)), self._total)
-        return Nodes(original_id=self._ranks.exchange(keepers, ids)[0])
+        return NodeArrays(original_id=self._ranks.exchange(keepers, ids)[0])
 
 
 Index: TypeAlias = Numbers | NameTable | Divided

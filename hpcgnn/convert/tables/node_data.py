@@ -32,7 +32,7 @@ from hpcgnn.convert.source import (
     Features,
     FeatureStream,
     Labels,
-    Nodes,
+    NodeArrays,
 )
 from hpcgnn.convert.tables.codes import NO_CLASS, READ_AS_CLASS, mask_of, roles_of
 from hpcgnn.convert.tables.ids import Ids, Index, Numbers, id_rows, place_ids
@@ -44,10 +44,10 @@ from hpcgnn.typing import Array, GlobalIndices
 _SCRATCH_BYTES = 1 << 26
 
 
-def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOptions) -> Nodes:
+def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOptions) -> NodeArrays:
     """Return the data of the nodes of one type, in the order of `index`; raises `InputError`."""
     tables = node_tables.tables
-    nodes = Nodes() if index is None else index.nodes()
+    nodes = NodeArrays() if index is None else index.nodes()
     without_ids = [table.file.path for table in tables if table.id < 0]
     mixed = 0 < len(without_ids) < len(tables)
     without_ids += [] if node_tables.matrix is None else [node_tables.matrix]
@@ -87,7 +87,7 @@ def _groups(tables: Sequence[NodeTable]) -> list[list[NodeTable]]:
     return [list(tables)] if overlap else list(groups.values())
 
 
-def count_rows(nodes: Nodes, node_tables: NodeTables, ranks: RankGroup) -> int:
+def count_rows(nodes: NodeArrays, node_tables: NodeTables, ranks: RankGroup) -> int:
     """Return the number of rows of tables; `nodes` is what was read from them. Collective."""
     for array in nodes.arrays().values():
         return sum(ranks.gather(len(array)))
@@ -360,7 +360,7 @@ def _like(first: NodeTable, table: NodeTable) -> NodeTable:
     return replace(table, features=tuple(table.features[names.index(name)] for name in wanted))
 
 
-def with_graphs(nodes: Nodes, options: ConvertOptions) -> tuple[Nodes, tuple[str, ...]]:
+def with_graphs(nodes: NodeArrays, options: ConvertOptions) -> tuple[NodeArrays, tuple[str, ...]]:
     """Add labels and splits from the table of graphs that the options name; `InputError`.
 
     Also return what is left out: other columns, and graphs without nodes.

@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.console import report
 from hpcgnn.convert.divide_input import OneReaderError
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
-from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, GraphSource, NodeArrays
 from hpcgnn.convert.tables.edges import columns_by_role
 from hpcgnn.convert.tables.ids import Numbers
 from hpcgnn.convert.tables.nodes import NODE_NAMES
@@ -66,7 +66,7 @@ def read_node_rows(
     return rows
 
 
-def node_finder(nodes: Nodes) -> Callable[[Table, int], GlobalIndices]:
+def node_finder(nodes: NodeArrays) -> Callable[[Table, int], GlobalIndices]:
     """Return a function that maps a column of ids to node numbers, unknown ids to -1."""
     if nodes.names is not None:
         numbers = {name: number for number, name in enumerate(_names(nodes))}
@@ -79,7 +79,7 @@ def node_finder(nodes: Nodes) -> Callable[[Table, int], GlobalIndices]:
     return lambda table, column: ids.positions(table.integers(column))
 
 
-def _names(nodes: Nodes) -> list[bytes]:
+def _names(nodes: NodeArrays) -> list[bytes]:
     names: list[bytes] = []
     for offsets, data in () if nodes.names is None else nodes.names():
         raw = data.tobytes()
@@ -87,7 +87,7 @@ def _names(nodes: Nodes) -> list[bytes]:
     return names
 
 
-def _id_of(nodes: Nodes, node: int) -> str:
+def _id_of(nodes: NodeArrays, node: int) -> str:
     if nodes.names is not None:
         return repr(_names(nodes)[node].decode())
     return str(node if nodes.original_id is None else nodes.original_id[node])

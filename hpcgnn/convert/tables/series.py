@@ -16,8 +16,8 @@ from hpcgnn import watchdog
 from hpcgnn.console import report
 from hpcgnn.convert.read.arrays import Narrowing, scratch_array
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
-from hpcgnn.convert.series import FieldArray, Series, join_fields
-from hpcgnn.convert.source import ConvertOptions, EdgeChunk, GraphSource, Nodes
+from hpcgnn.convert.series import FieldArray, FieldSeries, join_fields
+from hpcgnn.convert.source import ConvertOptions, EdgeChunk, GraphSource, NodeArrays
 from hpcgnn.convert.tables.ids import Numbers
 from hpcgnn.convert.tables.node_rows import node_finder
 from hpcgnn.convert.tables.times import plain_numbers, read_times, seconds_after_first
@@ -32,7 +32,7 @@ _LARGEST_ID = (1 << 32) - 1
 """Largest node id in an edge."""
 
 
-def read_series(source: GraphSource, options: ConvertOptions) -> Series:
+def read_series(source: GraphSource, options: ConvertOptions) -> FieldSeries:
     """Return the series of the table that the options name; raises `InputError`.
 
     Reads all edges once if the source does not know the number of nodes.
@@ -46,7 +46,7 @@ def read_series(source: GraphSource, options: ConvertOptions) -> Series:
     return _LongTable.open("series", source.nodes, _NodeRows(count, remedy), options).read()
 
 
-def read_edge_series(source: GraphSource, options: ConvertOptions) -> Series:
+def read_edge_series(source: GraphSource, options: ConvertOptions) -> FieldSeries:
     """Return the series of the table of edges that the options name, in the order of the input.
 
     Reads all edges once; memory is 24 bytes for each. Raises `InputError`.
@@ -158,13 +158,13 @@ class _LongTable:
     time: int
     ends: tuple[int, ...]
     values: dict[str, int]
-    nodes: Nodes
+    nodes: NodeArrays
     rows: _NodeRows | _EdgeRows
     dtype: np.dtype[Any]
 
     @classmethod
     def open(
-        cls, option: str, nodes: Nodes, rows: _NodeRows | _EdgeRows, options: ConvertOptions
+        cls, option: str, nodes: NodeArrays, rows: _NodeRows | _EdgeRows, options: ConvertOptions
     ) -> "_LongTable":
         """Find the columns of the table that `option` names; raises `InputError`."""
         flag, expected = f"--{option}-columns".replace("_", "-"), ("time", *rows.roles, "values")
@@ -199,7 +199,7 @@ class _LongTable:
             dtype=np.dtype(options.take("dtype") or "float32"),
         )
 
-    def read(self) -> Series:
+    def read(self) -> FieldSeries:
         times, num_rows = self._sizes()
         count, unit = self.rows.count, self.rows.unit
         if len(times) * count > _MOST_EMPTY * (num_rows + 1):

@@ -12,7 +12,15 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn.model import UNKNOWN, GraphView, LayerView, ModelShape, weights_from_seed
 from hpcgnn.nn.models.pyg import SIZES, ModuleModel, derived
 from hpcgnn.operator import Aggregation
-from hpcgnn.pyg import Call, Pattern, RowShare, builtin_layers, distributed, mark_rows, prepare
+from hpcgnn.pyg import (
+    Call,
+    EdgePlaceholder,
+    RowShare,
+    builtin_layers,
+    distributed,
+    mark_rows,
+    prepare,
+)
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.typing import Array, GlobalIndices
@@ -46,7 +54,7 @@ class _Views(RowShare):
         if self._graph.active and self._next >= len(self._graph.active):
             raise InputError("model.name: its module aggregates more often than it has layers")
         view = self._graph.layer(self._next)
-        if kind not in view.operators or not isinstance(call.edges, Pattern):
+        if kind not in view.operators or not isinstance(call.edges, EdgePlaceholder):
             raise InputError(
                 f"model.name: a layer aggregates by {kind.value}, which the class of the module "
                 "does not with its defaults"
@@ -126,7 +134,7 @@ class OperatorModel(ModuleModel):
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         share = self._views = _Views(graph)
         self.module.train(key is not None)
-        edges = Pattern.of(share)
+        edges = EdgePlaceholder.of(share)
         arguments = {"edge_type": edges} if "edge_type" in self._reads else {}
         mark_rows(share, (x_NF,))
         try:

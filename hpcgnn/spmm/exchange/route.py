@@ -17,7 +17,7 @@ from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Channel
 from hpcgnn.spmm.exchange.stages import exchange_span, rows_to, world_ranks
 from hpcgnn.spmm.exchange.sums import SumRows
-from hpcgnn.spmm.wire import Columns, Packing
+from hpcgnn.spmm.wire import ColumnRange, Packing
 from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices
 
@@ -140,7 +140,7 @@ class Route:
 class _Part(NamedTuple):
     """A column range of rows, unpacked and packed; see `Wire.packing`."""
 
-    columns: Columns
+    columns: ColumnRange
     bits: int | None
     rows: Array
     packed: Array
@@ -167,7 +167,7 @@ class _Part(NamedTuple):
                 dequantise_rows(self.packed[rows], ids[rows], key, self.bits, self.rows[rows])
 
 
-Parts: TypeAlias = list[tuple[Columns, int, int | None]]
+Parts: TypeAlias = list[tuple[ColumnRange, int, int | None]]
 """Column ranges of rows, with the bytes and the bits of each; see `Wire.packing`."""
 
 

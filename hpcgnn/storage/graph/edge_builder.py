@@ -16,7 +16,7 @@ from hpcgnn.storage.graph.sorting import (
     MIRRORED,
     Duplicates,
     Keys,
-    Run,
+    SortedRun,
     SpilledRun,
     SpillFile,
     add_loops,
@@ -177,7 +177,7 @@ class EdgeBuilder:
         self._scratch_parent = None if isinstance(scratch, SpillFile) else scratch
         self._largest = -1
         self._num_added = 0
-        self._runs: list[Run] = []
+        self._runs: list[SortedRun] = []
         self._pending: list[tuple[Keys, Array | None]] = []
         self._pending_edges = 0
 
@@ -329,7 +329,7 @@ class EdgeBuilder:
         keys, values = sort_edges(keys, values)
         if self._duplicates == "first":
             keys, values = keep_first(keys, values)
-        run = Run(keys, values)
+        run = SortedRun(keys, values)
         if spill:
             self._scratch = self._scratch or SpillFile(self._scratch_parent)
             run = SpilledRun.write(run, self._scratch)

@@ -49,7 +49,7 @@ def key_columns(keys: Keys) -> NDArray[np.int64]:
     return (keys & np.uint64(MAX_ID)).astype(np.int64)
 
 
-class Run:
+class SortedRun:
     """Sorted keys and their values, if any; equal keys keep the order of adding."""
 
     def __init__(self, keys: Keys, values: Array | None) -> None:
@@ -162,7 +162,7 @@ class SpillFile:
         return np.frombuffer(whole, dtype, count, start)
 
 
-class SpilledRun(Run):
+class SpilledRun(SortedRun):
     """A run in a file; only requested pieces are in memory."""
 
     def __init__(self, file: SpillFile, spans: tuple[int, int, int], dtype: Any) -> None:
@@ -171,7 +171,7 @@ class SpilledRun(Run):
         self._count, self._keys_at, self._values_at = spans
 
     @classmethod
-    def write(cls, run: Run, file: SpillFile) -> "SpilledRun":
+    def write(cls, run: SortedRun, file: SpillFile) -> "SpilledRun":
         """Write `run` to `file`; raises `InputError` if the disk is full."""
         keys_at = file.append(run.keys)
         values_at = 0 if run.values is None else file.append(run.values)
@@ -265,7 +265,7 @@ def refuse_equal(keys: Keys) -> None:
 
 
 def row_ranges(
-    runs: Sequence[Run], rows: range, limit: int
+    runs: Sequence[SortedRun], rows: range, limit: int
 ) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
     """Yield ranges of `rows` in order, with the positions of their edges in each run.
 

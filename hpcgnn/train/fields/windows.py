@@ -19,7 +19,7 @@ PARTS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
-class Span:
+class StepSpan:
     """Steps `start` to `stop` - 1 of one trajectory that belong to one part."""
 
     start: int
@@ -40,7 +40,7 @@ class Windows:
         The number of steps after it.
     """
 
-    spans: dict[str, tuple[Span, ...]]
+    spans: dict[str, tuple[StepSpan, ...]]
     history: int
     ahead: int
 
@@ -77,14 +77,14 @@ class Windows:
 
     def first(self, samples: Mapping[str, int]) -> "Windows":
         """Return at most `samples` first windows of each part; none of a part not named."""
-        spans: dict[str, tuple[Span, ...]] = dict.fromkeys(PARTS, ())
+        spans: dict[str, tuple[StepSpan, ...]] = dict.fromkeys(PARTS, ())
         for part, most in samples.items():
             reach = self.history - 1 + self._reach(part)
             remaining = most
             for span in self.spans[part]:
                 taken = min(max(span.stop - span.start - reach, 0), remaining)
                 if taken:
-                    spans[part] += (Span(span.start, span.start + reach + taken),)
+                    spans[part] += (StepSpan(span.start, span.start + reach + taken),)
                 remaining -= taken
         return replace(self, spans=spans)
 
@@ -118,20 +118,20 @@ class Windows:
         return np.random.default_rng([seed, epoch]).permutation(self.anchors("train"))
 
 
-def _by_time(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[Span, ...]]:
-    spans: dict[str, list[Span]] = {part: [] for part in PARTS}
+def _by_time(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[StepSpan, ...]]:
+    spans: dict[str, list[StepSpan]] = {part: [] for part in PARTS}
     for start, stop in pairwise(starts.tolist()):
         length = stop - start
         test = round(options.test * length)
         valid = round(options.valid * length)
         cuts = (start, stop - test - valid, stop - test, stop)
         for part, ends in zip(PARTS, pairwise(cuts), strict=True):
-            spans[part].append(Span(*ends))
+            spans[part].append(StepSpan(*ends))
     return {part: tuple(part_spans) for part, part_spans in spans.items()}
 
 
-def _by_trajectory(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[Span, ...]]:
-    trajectories = [Span(*ends) for ends in pairwise(starts.tolist())]
+def _by_trajectory(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[StepSpan, ...]]:
+    trajectories = [StepSpan(*ends) for ends in pairwise(starts.tolist())]
     order = np.random.default_rng(options.split_seed).permutation(len(trajectories))
     test = round(options.test * len(trajectories))
     valid = round(options.valid * len(trajectories))

@@ -6,7 +6,7 @@ import torch
 
 from hpcgnn.autograd import Epilogue, graph_linear
 from hpcgnn.autograd.linear import graph
-from hpcgnn.autograd.linear.products import LateSum, RowProducts, Sum
+from hpcgnn.autograd.linear.products import LateSum, ProductSum, RowProducts
 from hpcgnn.autograd.numerics import mixed
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.spmm import DistributedSpMM, Schedule, make_exchange
@@ -57,7 +57,7 @@ def test_gradients_of_hidden_rows_in_pieces_are_those_of_whole_ones(
 ) -> None:
     monkeypatch.setattr(mixed, "_CHUNK_ROWS", 7)
     found, seen = _gradients(comm, twice=twice, dtype=dtype)
-    monkeypatch.setattr(graph, "LateSum", Sum)
+    monkeypatch.setattr(graph, "LateSum", ProductSum)
     wanted, seen_whole = _gradients(comm, twice=twice, dtype=dtype)
     # A tensor that two functions read has the sum of two gradients, which exists as a whole.
     assert seen == [torch.Tensor if twice else RowProducts]

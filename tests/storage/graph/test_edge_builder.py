@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage import CSRBlock, EdgeBuilder, EdgeColumns, GraphStore, StoreHeader, StoreWriter
-from hpcgnn.storage.graph.sorting import MAX_ID, Duplicates, Run, make_keys, row_ranges
+from hpcgnn.storage.graph.sorting import MAX_ID, Duplicates, SortedRun, make_keys, row_ranges
 from tests.support.full_disk import largest_file
 
 TINY = 1
@@ -132,7 +132,7 @@ def test_ranges_are_bounded() -> None:
     runs = []
     for _ in range(7):
         rows = np.minimum(rng.geometric(0.01, 900), n - 1)
-        runs.append(Run(np.sort(make_keys(rows, rng.integers(0, n, 900))), None))
+        runs.append(SortedRun(np.sort(make_keys(rows, rng.integers(0, n, 900))), None))
     ranges = list(row_ranges(runs, range(n), limit))
     assert ranges[0][0] == 0
     assert ranges[-1][1] == n
@@ -148,7 +148,10 @@ def test_ranges_are_bounded() -> None:
 
 def test_ranges_of_few_edges_are_bounded() -> None:
     # Every edge is checked: of every second edge, none would be in rows 4 and 5.
-    runs = [Run(make_keys(np.array([0, row]), np.zeros(2, np.int64)), None) for row in (4, 4, 5, 5)]
+    runs = [
+        SortedRun(make_keys(np.array([0, row]), np.zeros(2, np.int64)), None)
+        for row in (4, 4, 5, 5)
+    ]
     for start, stop, places in row_ranges(runs, range(6), 3):
         assert sum(high - low for low, high in places) <= 3 or stop == start + 1
 
@@ -175,7 +178,7 @@ def test_the_largest_id_that_can_be_sorted() -> None:
         assert builder.num_nodes == MAX_ID + 1
         with pytest.raises(InputError, match=r"edge 2: target 4294967296 is outside"):
             builder.add([0], [MAX_ID + 1])
-    run = Run(make_keys(last[:1], last[:1]), None)
+    run = SortedRun(make_keys(last[:1], last[:1]), None)
     assert run.positions(np.array([0, MAX_ID, MAX_ID + 1])).tolist() == [0, 0, 1]
     with pytest.raises(InputError, match="4294967297 nodes are given"):
         EdgeBuilder(MAX_ID + 2)
