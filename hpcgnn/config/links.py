@@ -93,5 +93,5 @@ class LinksConfig:
         A split in the store decides instead, but only the store tells whether it has one.
         """
         total = round(self.train + self.valid + self.test, 9)
-        below, remedy = (total < 1, "below 1") if self.disjoint else (total <= 1, "at most 1")
-        require(below, "links.train + links.valid + links.test", total, f"must be {remedy}")
+        fits, limit = (total < 1, "below 1") if self.disjoint else (total <= 1, "at most 1")
+        require(fits, "links.train + links.valid + links.test", total, f"must be {limit}")

@@ -20,6 +20,9 @@ from hpcgnn.typing import FloatArray, GlobalIndices
 
 Counts = NDArray[np.float64]
 
+Piece = tuple[int, Tensor, Tensor]
+"""The number of a split, and logits and their truth (labels or zero and one), of one shape."""
+
 # Float32 in ascending order as integers: coarse bins are a 32nd of a factor of two.
 _LOW_BITS = 18
 _NUM_COARSE = 1 << (32 - _LOW_BITS)
@@ -48,7 +51,7 @@ class LogitBins:
 
     @classmethod
     @collective
-    def of(cls, grid: ProcessGrid, pieces: Iterable["Piece"]) -> "LogitBins":
+    def of(cls, grid: ProcessGrid, pieces: Iterable[Piece]) -> "LogitBins":
         """Divide the logits of all ranks; `pieces`, any number of them, are those of this one.
 
         Bins are for these logits only.
@@ -134,10 +137,6 @@ def _counts(bins: Tensor, truth: Tensor, num_bins: int) -> Counts:
     columns = bins + num_bins * (truth.reshape(-1) > 0)
     counts = torch.bincount(columns, minlength=2 * num_bins).cpu().numpy()
     return counts.astype(np.float64).reshape(2, num_bins)
-
-
-Piece = tuple[int, Tensor, Tensor]
-"""The number of a split, and logits and their truth (labels or zero and one), of one shape."""
 
 
 @collective

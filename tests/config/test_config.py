@@ -241,3 +241,12 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text('[graph]\nstore = "g.h5"\n[run]\ndir = "r"\n', encoding="utf-8-sig")
     assert load_config(path).graph.store == "g.h5"
+
+
+@pytest.mark.parametrize(
+    "word", ["links.margin=2.0", "sampling.halo=2", "sampling.reshuffle_epochs=1"]
+)
+def test_options_without_an_effect_are_refused(word: str) -> None:
+    key = word.partition("=")[0]
+    with pytest.raises(InputError, match=key):
+        load_config(None, [*NEEDED, word])

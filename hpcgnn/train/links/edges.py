@@ -34,6 +34,7 @@ _DIRECTION = 0x6469726563740000
 """Makes the draw of directions independent of the draw that splits edges into shares."""
 
 _REVERSED = 0x7265766572736564
+"""Makes the draws of reverses independent of those of their edges."""
 
 SHARES = ("train", "valid", "test")
 """The shares of the predicted edges, by the keys of ``[links]``."""
@@ -92,7 +93,8 @@ class LinkEdges:
     def with_reverses(self, stored: StoredRows, num_relations: int) -> "LinkEdges":
         """Return the edges and, on the ranks that own their sources, their reverses.
 
-        In a directed graph, the reverses of relation r are relation ``num_relations + r``.
+        In a directed graph, the reverses of relation r are relation ``num_relations + r``. Stored
+        splits are left out.
         """
         relations = self.relations + (num_relations if stored.directed else 0)
         words = mixed(_REVERSED, self.words).view(np.int64)

@@ -268,6 +268,8 @@ def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
         scores = LinkScores.of(grid, edges[mine], wrong[mine], "float64")
         found = {**rank_metrics(grid, scores.ranks()), "auc": area_under_curve(grid, scores)}
         nothing = rank_metrics(grid, scores.ranks()[:0])
+    with ProcessGrid(MPI.COMM_SELF) as alone:
+        assert LinkScores.of(alone, edges, wrong, "float64").size == scores.size
     ranks = 1 + (wrong > edges[:, None]).sum(1) + (wrong == edges[:, None]).sum(1) / 2
     flat = wrong.reshape(-1)
     wins = (edges[:, None] > flat).sum() + (edges[:, None] == flat).sum() / 2
