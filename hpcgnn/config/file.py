@@ -15,7 +15,12 @@ from hpcgnn.config.options import known, typed
 from hpcgnn.errors import InputError, instead_of, meant_by
 
 _SECTIONS: Mapping[str, type] = dict(typing.get_type_hints(Config))
-_REPLACED = {("train", "activations"): "train.precision=bfloat16 has replaced it, for all rows"}
+_REPLACED = {
+    ("train", "activations"): (None, "train.precision=bfloat16 has replaced it, for all rows"),
+    ("train", "weight_decay_layers"): ("all", "write train.weight_decays=['layers.0.*=NUMBER']"),
+}
+"""Keys of earlier versions, with the value that has no effect, and what replaces others."""
+
 _NAMES = ("graph.split", "train.splits")
 _hints = functools.cache(typing.get_type_hints)
 
@@ -119,7 +124,10 @@ def config_from_tables(tables: Mapping[str, Any]) -> Config:
         values = {}
         for key, value in sections.get(section, {}).items():
             if (section, key) in _REPLACED:
-                raise InputError(f"{section}.{key} is no longer a key: {_REPLACED[section, key]}")
+                default, remedy = _REPLACED[section, key]
+                if value == default:
+                    continue
+                raise InputError(f"{section}.{key} is no longer a key: {remedy}")
             full = f"{section}.{key}"
             if key not in hints:
                 remedy = instead_of(full, all_keys() if meant_by(full, all_keys()) else hints)

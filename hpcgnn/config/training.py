@@ -71,8 +71,10 @@ class TrainConfig:
     optimizer: str = option("adam", "adam, adamw or sgd", values=("adam", "adamw", "sgd"))
     learning_rate: Positive = option(0.01, "after warm-up, before the schedule lowers it")
     weight_decay: Amount = option(0.0, "weight decay as the optimiser defines it")
-    weight_decay_layers: str = option(
-        "all", "layers with weight decay: all or first", values=("all", "first")
+    weight_decays: tuple[str, ...] = option(
+        (),
+        "weight decay of some weights, as ['layers.0.*=5e-4', '*bias=0']: patterns of the names in "
+        "model.safetensors, of which the last that fits counts; all other weights: weight_decay",
     )
     momentum: Amount = option(0.9, "for sgd")
     nesterov: bool = option(False, "for sgd")
@@ -177,6 +179,25 @@ class TrainConfig:
         require(different, "train.splits", self.splits, "must be different names of splits")
         nesterov_works = not self.nesterov or (self.optimizer == "sgd" and self.momentum > 0)
         require(nesterov_works, "train.nesterov", self.nesterov, "needs sgd with momentum")
+        _ = self.decays
+
+    @property
+    def decays(self) -> list[tuple[str, float]]:
+        """The patterns of `weight_decays` and their numbers.
+
+        Raises `InputError` for a text that is not a pattern, "=" and a number of at least 0.
+        """
+        decays = []
+        for text in self.weight_decays:
+            name, _, number = text.rpartition("=")
+            try:
+                decay = float(number)
+            except ValueError:
+                decay = -1.0
+            remedy = "write PATTERN=NUMBER, with a number of at least 0"
+            require(bool(name) and 0 <= decay < inf, "train.weight_decays", text, remedy)
+            decays.append((name, decay))
+        return decays
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -53,10 +53,6 @@ class EdgeStateModel(EqualWidthModel):
         self.edge_input = self.make_map(shape.num_edge_features, shape.hidden)
         self.edge_output = self.make_output(shape.num_edge_outputs)
 
-    @override
-    def input_parameters(self) -> list[nn.Parameter]:
-        return [*super().input_parameters(), *self.edge_input.parameters()]
-
     @collective
     @override
     def with_edges(

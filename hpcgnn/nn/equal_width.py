@@ -81,10 +81,6 @@ class EqualWidthModel(HiddenModel):
         ids = graph.layer(last - 1).output_ids
         return widened(self.output(dropout(hidden, ids, draw, self.shape.dropout)))
 
-    @override
-    def input_parameters(self) -> list[nn.Parameter]:
-        return list(self.input.parameters())
-
     @collective
     @override
     def last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:

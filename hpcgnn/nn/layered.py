@@ -129,10 +129,6 @@ class LayeredModel(Model):
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
         return self._last_input(graph, x_NF, None).rows
 
-    @override
-    def input_parameters(self) -> list[nn.Parameter]:
-        return list(self.layers[0].parameters())
-
     @collective
     def run_layer(self, index: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
         """Return the output rows of a layer; models whose layers use dropout override it."""

@@ -306,10 +306,6 @@ class GraphView(RowsView):
 class TrainableModule(nn.Module, ABC):
     """A module that the training loop can train."""
 
-    @abstractmethod
-    def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the first layer, which may have a separate weight decay."""
-
     def own_rows(self) -> Mapping[str, str]:
         """Return the names of parameters and buffers that have a row for each of some own nodes.
 
@@ -344,10 +340,6 @@ class EncoderModel(NodeModel):
     def __init__(self, encoder: NodeModel) -> None:
         super().__init__()
         self.encoder = encoder
-
-    @override
-    def input_parameters(self) -> list[nn.Parameter]:
-        return self.encoder.input_parameters()
 
     @override
     def own_rows(self) -> Mapping[str, str]:

@@ -245,11 +245,6 @@ class TypedModel(NodeModel):
         return self.body.embed(graph, self.inputs(x))
 
     @override
-    def input_parameters(self) -> list[nn.Parameter]:
-        # Input layers and the first graph layer are one linear map, with no activation between.
-        return [*self.inputs.parameters(), *self.body.input_parameters()]
-
-    @override
     def own_rows(self) -> Mapping[str, str]:
         ids = {number: f"inputs.ids_{number}" for number in self.inputs.vectors}
         vectors = {f"inputs.vectors.{number}": name for number, name in ids.items()}

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -14,6 +15,7 @@ from torch.optim.sgd import sgd
 from typing_extensions import override
 
 from hpcgnn.config.training import TrainConfig
+from hpcgnn.errors import InputError
 from hpcgnn.nn import TrainableModule
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
@@ -137,13 +139,22 @@ def _gradients(parameters: list[Tensor]) -> list[Tensor]:
 
 
 def _decay_groups(model: TrainableModule, config: TrainConfig) -> list[tuple[float, list[Tensor]]]:
-    decay = config.weight_decay
-    if config.weight_decay_layers == "all":
-        return [(decay, list(model.parameters()))]
-    first: list[Tensor] = [*model.input_parameters()]
-    ids = {id(parameter) for parameter in first}
-    rest: list[Tensor] = [parameter for parameter in model.parameters() if id(parameter) not in ids]
-    return [(decay, first), *([(0.0, rest)] if rest else [])]
+    """Return the weight decays, and the parameters of each.
+
+    Raises `InputError` for a pattern that fits no name.
+    """
+    decays = {name: config.weight_decay for name, _ in model.named_parameters()}
+    for pattern, decay in config.decays:
+        # Heads and input layers of node types come before the names of a model's own weights.
+        named = [name for name in decays if fnmatchcase(f".{name}", f"*.{pattern}")]
+        if not named:
+            names = ", ".join(decays)
+            raise InputError(f"train.weight_decays: {pattern} fits none of the weights {names}")
+        decays.update(dict.fromkeys(named, decay))
+    groups: dict[float, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault(decays[name], []).append(parameter)
+    return list(groups.items())
 
 
 def learning_rate(config: TrainConfig, epoch: int, step: int) -> float:

@@ -120,7 +120,10 @@ def test_options_that_a_model_does_not_heed(overrides: list[str], message: str) 
         "train.learning_rate=nan",
         "train.learning_rate=inf",
         "train.weight_decay=-1",
-        "train.weight_decay_layers=last",
+        "train.weight_decays=['*bias']",
+        "train.weight_decays=['=1']",
+        "train.weight_decays=['*=-1']",
+        "train.weight_decays=['*=nan']",
         "train.momentum=inf",
         "train.nesterov=true",
         "train.schedule=triangle",
@@ -154,6 +157,13 @@ def test_out_of_range(override: str) -> None:
     key = override.partition("=")[0]
     with pytest.raises(InputError, match=rf"^{key} = .*: "):
         load_config(None, [*NEEDED, override])
+
+
+def test_a_key_of_earlier_versions_is_accepted_at_its_default() -> None:
+    kept = load_config(None, [*NEEDED, "train.weight_decay_layers=all"])
+    assert kept == load_config(None, NEEDED)
+    with pytest.raises(InputError, match=r"no longer a key: write train.weight_decays="):
+        load_config(None, [*NEEDED, "train.weight_decay_layers=first"])
 
 
 def test_stages_without_steps_are_possible() -> None:

@@ -232,26 +232,23 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("layers", ["all", "first"])
+@pytest.mark.parametrize("decays", [[], ["layers.*=0", "layers.0.*=0.3", "*bias=0.1"]])
 @pytest.mark.parametrize("rule", RULES)
 def test_optimisers_are_those_of_torch_without_its_compiler(
-    rule: str, layers: str, monkeypatch: pytest.MonkeyPatch
+    rule: str, decays: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = f"train.optimizer={rule} train.weight_decay_layers={layers}".split()
+    words = [*f"train.optimizer={rule}".split(), f"train.weight_decays={decays}"]
     needed = ["graph.store=a", "run.dir=b", "train.weight_decay=0.5", "train.learning_rate=0.1"]
     config = load_config(None, [*needed, *words]).train
     shape = ModelShape(num_features=5, num_classes=3, hidden=4, num_layers=2)
     ours, theirs = (
         make_model("gcn", shape, directed=False, seed=1, dtype=torch.float32) for _ in range(2)
     )
-    first = {id(parameter) for parameter in theirs.input_parameters()}
-    decays = {True: 0.5, False: 0.5 if layers == "all" else 0.0}
+    named = {"layers.0.linear.weight": 0.3, "layers.1.linear.weight": 0.0} if decays else {}
+    rest = 0.1 if decays else 0.5
     groups = [
-        {
-            "params": [p for p in theirs.parameters() if (id(p) in first) == early],
-            "weight_decay": decays[early],
-        }
-        for early in (True, False)
+        {"params": [parameter], "weight_decay": named.get(name, rest)}
+        for name, parameter in theirs.named_parameters()
     ]
     extra = {"momentum": config.momentum, "nesterov": config.nesterov} if "sgd" in rule else {}
     expected = RULES[rule](groups, lr=0.1, **extra)
@@ -271,6 +268,14 @@ def test_optimisers_are_those_of_torch_without_its_compiler(
         kept = expected.state[other]
         assert optimizer.state.get(one, {}).keys() == {k for k in kept if kept[k] is not None}
         assert set(optimizer.state.get(one, optimizer.keys)) == set(optimizer.keys)
+
+
+def test_a_decay_of_no_weight_is_refused(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
+    words = ("model.name=gcn", "train.weight_decays=['layer.0.*=1']")
+    config = training.make_config(store, comm_tmp_path / "run", *words)
+    with pytest.raises(InputError, match=r"layer.0.\* fits none of the weights layers.0.bias, "):
+        training.train(comm, config)
 
 
 def test_columns_that_drown_others_are_named(

@@ -23,9 +23,6 @@ class Weights(TrainableModule):
         draw = torch.Generator().manual_seed(1)
         self.matrices = nn.ParameterList(torch.randn(*shape, generator=draw) for shape in shapes)
 
-    def input_parameters(self) -> list[nn.Parameter]:
-        return list(self.matrices)
-
 
 def trained(model: Weights, config: TrainConfig, gradients: list[list[torch.Tensor]]) -> Weights:
     optimizer = make_optimizer(model, config)

@@ -84,9 +84,6 @@ class Sums(Model):
     def embed(self, graph, x_NF):
         return x_NF
 
-    def input_parameters(self):
-        return list(self.far.parameters())
-
 class RowsAlone(Sums):
     aggregations = ()
 
@@ -220,7 +217,7 @@ FAULTS = [
     ("needy_models:A", {}, r"its module needs nothing_of_this_name"),
     ("broken_models:A", {}, r"its module raises ZeroDivisionError: division by zero"),
     ("faulty_models:NoModel", {}, r"NoModel is not a subclass of hpcgnn.nn.Model"),
-    ("faulty_models:Bare", {}, r"it does not implement embed, forward, input_parameters"),
+    ("faulty_models:Bare", {}, r"it does not implement embed, forward"),
     ("own_model:Damped", {"shar": 1}, r"in \[model.options\] of own_model:Damped: 'shar'; did"),
     ("own_model:Damped", {"share": '"x"'}, r"model.options.share = 'x': expected a number"),
     ("faulty_models:Failing", {"depths": '["a"]'}, r"model.options.depths = 'a': expected a whole"),

@@ -34,7 +34,7 @@ SETTINGS = {
         "train.schedule=exponential",
         "train.clip_norm=0.05",
         "train.weight_decay=0.01",
-        "train.weight_decay_layers=first",
+        "train.weight_decays=['*bias=0']",
         "train.label_smoothing=0.1",
     ),
     "sgd without momentum": ("train.optimizer=sgd", "train.momentum=0"),

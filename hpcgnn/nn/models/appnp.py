@@ -47,10 +47,6 @@ class APPNP(Model):
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
         return self._perceptron(len(self.layers) - 1, graph, x_NF, None)
 
-    @override
-    def input_parameters(self) -> list[nn.Parameter]:
-        return list(self.layers[0].parameters())
-
     def _perceptron(
         self, num_maps: int, graph: GraphView, x_NF: Tensor, key: DropoutKey | None
     ) -> Tensor:

@@ -14,7 +14,6 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, aggregate, dropout, memory_of, typed_linear
 from hpcgnn.autograd.band import TorchBand
@@ -186,10 +185,6 @@ class GGNN(TrainableModule):
         self.cell = nn.GRUCell(width, width)
         # A bias would shift all candidates by the same amount.
         self.readout = nn.Linear(width, 1, bias=False)
-
-    @override
-    def input_parameters(self) -> list[nn.Parameter]:
-        return list(self.embedding.parameters())
 
     def forward(self, graph: Supergraph, propagator: Propagator, key: DropoutKey | None) -> Tensor:
         """Return the logits (M,) of the candidates of `graph`; `propagator` is that of its edges.

@@ -76,11 +76,6 @@ class ModuleModel(Model):
         # Its layers may read any rows.
         return 0
 
-    @override
-    def input_parameters(self) -> list[nn.Parameter]:
-        layers = (list(layer.parameters()) for layer in self.module.children())
-        return next((heads for heads in layers if heads), [])
-
     @collective
     @override
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:

@@ -73,10 +73,6 @@ class SIGN(HiddenModel):
         hidden = self.last_input(graph, x_NF, key)
         return widened(self.layers[-1](hidden))
 
-    @override
-    def input_parameters(self) -> list[nn.Parameter]:
-        return list(self.branches.parameters())
-
     @collective
     @override
     def last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:

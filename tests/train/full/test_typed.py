@@ -92,7 +92,7 @@ def test_results_do_not_depend_on_the_ranks(comm: MPI.Intracomm, comm_tmp_path: 
 def test_first_layers_decay_alone(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = training.write_store(comm, comm_tmp_path, typed_graph("sage"))
     words = ("train.epochs=1", "train.optimizer=sgd", "train.learning_rate=1e-9")
-    decay = ("train.weight_decay=1e8", "train.weight_decay_layers=first", "train.select=last")
+    decay = ("train.weight_decays=['inputs.*=1e8', 'layers.0.*=1e8']", "train.select=last")
     run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *words, *decay))
     before = training.train(
         comm, training.make_config(store, comm_tmp_path / "before", *words)
