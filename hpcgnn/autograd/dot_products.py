@@ -11,9 +11,6 @@ from hpcgnn.autograd.memory import memory_of
 from hpcgnn.kernels.operands import SparseMatrix
 from hpcgnn.typing import LocalIndices
 
-_CHUNK_BYTES = 1 << 18
-"""Size of the copies of rows at a time, which stay in a core's cache."""
-
 
 class _PairProducts(torch.autograd.Function):
     @staticmethod
@@ -21,17 +18,8 @@ class _PairProducts(torch.autograd.Function):
         queries, rows = queries.contiguous(), rows.contiguous()
         ctx.numbers = numbers
         ctx.save_for_backward(queries, rows)
-        products, width = queries.new_empty(numbers.shape), rows.shape[1]
-        count = numbers.shape[1]
-        step = max(1, _CHUNK_BYTES // max(1, rows.element_size() * count * width))
-        copies = rows.new_empty(step * count, width)
-        for start in range(0, len(numbers), step):
-            chunk = slice(start, start + step)
-            wanted = numbers[chunk].reshape(-1)
-            others = copies[: len(wanted)]
-            kernels.gather_rows(rows.detach().numpy(), wanted, others.numpy())
-            others = others.view(-1, count, width)
-            torch.sum(others.mul_(queries[chunk, None]), dim=-1, out=products[chunk])
+        products = queries.new_empty(numbers.shape)
+        kernels.row_dots(queries.detach().numpy(), rows.detach().numpy(), numbers, products.numpy())
         return products
 
     @staticmethod

@@ -82,6 +82,7 @@ from hpcgnn.kernels.rows import (
     gather_rows,
     quantise_rows,
     quantised_bytes,
+    row_dots,
     scatter_add_rows,
     transpose_rows,
 )

@@ -50,6 +50,16 @@ def scatter_add_rows(
     _kernels.scatter_add_rows(src, rows, out, threads, half or "", isa)
 
 
+def row_dots(queries: Array, x: Array, rows: LocalIndices, out: Array, **run: Unpack[Run]) -> None:
+    """Write the dot products ``out[e, k] = queries[e] · x[rows[e, k]]``.
+
+    `queries` is ``(e, w)`` and `x` ``(r, w)``, both float32 or float64; `rows` ``(e, k)`` int32 in
+    ``[0, r)`` may repeat, and `out` has its shape and the dtype of `x`. A product does not depend
+    on the other rows nor on the number of threads.
+    """
+    _kernels.row_dots(queries, x, rows, out, *execution(**run))
+
+
 def transpose_rows(x: Array, out: Array, *, threads: int = 0) -> None:
     """Write the transpose of `x` ``(m, w)`` to `out` ``(w, m)``, which must not overlap it.
 

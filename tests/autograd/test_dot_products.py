@@ -33,12 +33,3 @@ def test_products_equal_those_of_copies(
     size = max(1.0, (num_pairs * count) ** 0.5)
     for mine, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=near, atol=10 * near * size)
-
-
-def test_chunks_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(2)
-    numbers = rng.integers(0, 40, (50, 4)).astype(np.int32)
-    queries, rows = (torch.from_numpy(rng.normal(size=(size, 16))) for size in (50, 40))
-    whole = pair_products(queries, rows, numbers)
-    monkeypatch.setattr("hpcgnn.autograd.dot_products._CHUNK_BYTES", 4 * 16 * 8 * 3)
-    torch.testing.assert_close(pair_products(queries, rows, numbers), whole, rtol=0, atol=0)

@@ -31,6 +31,44 @@ def test_scatter_add_rows_is_ordered(dtype, width, isa):
         np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [0, 1, 7, 64, 129])
+def test_row_dots(dtype, width, isa):
+    rng = np.random.default_rng(44)
+    queries, x = (rng.standard_normal((count, width)).astype(dtype) for count in (61, 97))
+    for count in (0, 1, 7, 8, 29, 300):
+        rows = rng.integers(0, 97, (61, count)).astype(np.int32)
+        expected = np.einsum("ew,ekw->ek", queries.astype(float), x[rows].astype(float))
+        sizes = np.einsum("ew,ekw->ek", abs(queries), abs(x[rows]))
+        once = None
+        for threads in (1, 3):
+            out = np.full((61, count), np.nan, dtype)
+            kernels.row_dots(queries, x, rows, out, threads=threads, isa=isa)
+            assert (abs(out - expected) <= 4 * np.finfo(dtype).eps * sizes).all()
+            assert once is None or np.array_equal(out, once)
+            once = out
+        # One of them alone has the same bits.
+        alone = np.empty((61, count and 1), dtype)
+        kernels.row_dots(queries, x, rows[:, -1:].copy(), alone, isa=isa)
+        np.testing.assert_array_equal(alone, out[:, -1:])
+
+
+def test_row_dots_refuse_operands_that_do_not_fit():
+    x, rows, out = np.zeros((4, 3)), np.zeros((2, 5), np.int32), np.zeros((2, 5))
+    with pytest.raises(ValueError, match="as many columns as x"):
+        kernels.row_dots(x[:2, :2].copy(), x, rows, out)
+    with pytest.raises(ValueError, match="a row for each query"):
+        kernels.row_dots(x, x, rows, out)
+    with pytest.raises(ValueError, match="the shape of rows"):
+        kernels.row_dots(x[:2], x, rows, out[:, :4].copy())
+    with pytest.raises(TypeError, match="the dtype of x"):
+        kernels.row_dots(x[:2].astype(np.float32), x, rows, out)
+    with pytest.raises(TypeError, match="float32 or float64"):
+        kernels.row_dots(x.astype(np.uint16)[:2], x.astype(np.uint16), rows, out)
+    with pytest.raises(ValueError, match="rows"):
+        kernels.row_dots(x[:2], x, rows + 4, out)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint16"])
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (16, 32), (97, 13), (5, 1000), (700, 129)])
 def test_transpose_rows(dtype, shape):

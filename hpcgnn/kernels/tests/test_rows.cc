@@ -51,6 +51,30 @@ void test_gather_and_scatter(int threads, Isa isa) {
   check(back == expected, "scatter adds in order");
 }
 
+void test_row_dots(int threads, Isa isa) {
+  constexpr std::int64_t kCount = 13;
+  const auto rows = random_rows(35);
+  const auto queries = random_dense<double>(kRows / kCount * kWidth, 45);
+  const auto x = random_dense<double>(kNumSources * kWidth, 47);
+  std::vector<double> out(static_cast<std::size_t>(kRows / kCount * kCount));
+  row_dots({.queries = queries.data(),
+            .x = x.data(),
+            .rows = rows.data(),
+            .out = out.data(),
+            .num_queries = kRows / kCount,
+            .count = kCount,
+            .width = kWidth,
+            .storage = Storage::kFloat64,
+            .num_threads = threads,
+            .isa = isa});
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const double* const query = queries.data() + i / kCount * kWidth;
+    const double* const row = x.data() + static_cast<std::size_t>(rows[i]) * kWidth;
+    const double expected = std::inner_product(query, query + kWidth, row, 0.0);
+    check(std::abs(out[i] - expected) < 1e-12, "dot products of the rows named");
+  }
+}
+
 void test_dense_transpose(int threads) {
   const auto x = random_dense<float>(kNumSources * kWidth, 39);
   std::vector<float> turned(x.size());
@@ -185,6 +209,7 @@ int test_rows(int, char*[]) {
   for (const int threads : {1, 2, 3, 4}) {
     for (const hpcgnn::kernels::Isa isa : isas()) {
       test_gather_and_scatter(threads, isa);
+      test_row_dots(threads, isa);
       test_conversion(threads, isa);
       test_dropout(threads, isa);
       test_softmax_loss(threads, isa);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "pattern/pattern.h"
+#include "rows/dots.h"
 #include "rows/epilogue.h"
 #include "rows/losses.h"
 #include "rows/quantised.h"
@@ -63,6 +64,30 @@ void py_scatter_add_rows(const AnyMatrix& src, const Indices& rows, OutMatrix& o
   check_range("rows", rows.data(), arguments.num_rows, arguments.num_out_rows);
   nb::gil_scoped_release unlocked;
   scatter_add_rows(arguments);
+}
+
+void py_row_dots(const AnyMatrix& queries, const AnyMatrix& x,
+                 const Matrix<const std::int32_t>& rows, OutMatrix& out, int threads,
+                 const std::string& isa) {
+  const RowDots arguments{.queries = queries.data(),
+                          .x = x.data(),
+                          .rows = rows.data(),
+                          .out = out.data(),
+                          .num_queries = extent(rows, 0),
+                          .count = extent(rows, 1),
+                          .width = extent(x, 1),
+                          .storage = wide_storage_of("x", x.dtype()),
+                          .num_threads = threads,
+                          .isa = parse_isa(isa)};
+  if (queries.dtype() != x.dtype() || out.dtype() != x.dtype())
+    throw nb::type_error("queries and out must have the dtype of x");
+  require(extent(queries, 1) == arguments.width, "queries must have as many columns as x");
+  require(extent(queries, 0) == arguments.num_queries, "rows must have a row for each query");
+  require(extent(out, 0) == arguments.num_queries && extent(out, 1) == arguments.count,
+          "out must have the shape of rows");
+  check_range("rows", rows.data(), arguments.num_queries * arguments.count, extent(x, 0));
+  nb::gil_scoped_release unlocked;
+  row_dots(arguments);
 }
 
 void py_transpose_rows(const AnyMatrix& x, OutMatrix& out, int threads) {
@@ -264,6 +289,10 @@ void bind_rows(nb::module_& m) {
          {"src", "rows", "out", "threads", "half", "isa"},
          nb::sig("def scatter_add_rows(src: NDArray[typing.Any], rows: NDArray[numpy.int32], "
                  "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
+  define(m, "row_dots", &py_row_dots, {"queries", "x", "rows", "out", "threads", "isa"},
+         nb::sig("def row_dots(queries: NDArray[typing.Any], x: NDArray[typing.Any], "
+                 "rows: NDArray[numpy.int32], out: NDArray[typing.Any], threads: int, isa: str) "
+                 "-> None"));
   define(m, "transpose_rows", &py_transpose_rows, {"x", "out", "threads"},
          nb::sig("def transpose_rows(x: NDArray[typing.Any], out: NDArray[typing.Any], "
                  "threads: int) -> None"));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "rows/dots.h"
 #include "rows/epilogue.h"
 #include "rows/losses.h"
 #include "rows/quantised.h"
@@ -26,6 +27,7 @@ struct RowsTable {
   Kernel scatter_add[kNumStorages][kNumStorages];  ///< additions to rows [first, last) of out
   EpilogueTable epilogue;
   QuantisedTable quantised;
+  RowDotsTable row_dots;
   SigmoidLossTable sigmoid_loss;
   SoftmaxLossTable softmax_loss;
 
