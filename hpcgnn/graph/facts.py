@@ -128,6 +128,12 @@ class GraphFacts(Facts):
         return tuple(t for t, width in enumerate(self.type_features) if width == 0)
 
     @property
+    def outputs(self) -> str:
+        """What a model of these facts computes for each node, as "3 classes"."""
+        count = self.num_classes + self.num_edge_outputs
+        return f"{count} {'targets' if self.targets else 'classes'}"
+
+    @property
     def metric(self) -> str:
         """The metric for choosing the best model."""
         if self.targets:

@@ -59,6 +59,11 @@ class LinkFacts(GraphFacts):
 
     @property
     @override
+    def outputs(self) -> str:
+        return f"embeddings of width {self.num_classes}"
+
+    @property
+    @override
     def metric(self) -> str:
         return "mrr"
 

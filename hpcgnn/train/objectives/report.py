@@ -40,15 +40,13 @@ class GraphReport(About):
     def describe(self, threads: int) -> str:
         config, facts, grid = self.config, self.graph.facts, self.graph.grid
         edges = "directed edges" if facts.directed else "edges"
-        count = facts.num_classes + facts.num_edge_outputs
-        outputs = f"{count} {'targets' if facts.targets else 'classes'}"
         counted = "".join(
             f"; {what}: " + ", ".join(f"{size} {split}" for split, size in counts.items())
             for what, counts in self.counted.items()
         )
         return (
             f"{config.model.name} on {facts.name}: {_sizes(facts)}, "
-            f"{facts.num_edges:,} {edges}, {_features(facts)}{self._density()}, {outputs}; "
+            f"{facts.num_edges:,} {edges}, {_features(facts)}{self._density()}, {facts.outputs}; "
             f"{number(grid.size, 'rank')} with {number(threads, 'thread')}, "
             f"{number(facts.num_parts, 'part')}, "
             f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
