@@ -12,7 +12,7 @@ from typing import Any
 from hpcgnn.comm import ProcessGrid, agree, bcast, clock_offset, sum_over_ranks
 from hpcgnn.config.config import Config
 from hpcgnn.console import detail, report
-from hpcgnn.errors import EXIT_REQUEUE
+from hpcgnn.errors import EXIT_REQUEUE, InputError
 from hpcgnn.graph.choose_exchange import with_chosen_exchange, with_method
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
@@ -37,6 +37,9 @@ from hpcgnn.train.run.trackers import Tracking
 from hpcgnn.train.run.usage import Usage
 from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.tasks import Pair, Task
+
+_MOST_SHORT_SESSIONS = 3
+"""Sessions in a row that may be stopped before their first epoch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +183,25 @@ class OpenRun:
         if self._memory is not None:
             # The last checkpoint is on disk.
             self._memory.drop()
-        return self._close(ranks, stopped=stopped), EXIT_REQUEUE if stopped else 0
+        summary = self._close(ranks, stopped=stopped)
+        with agree(self._grid.world):
+            if stopped and self._grid.rank == 0:
+                self._check_progress()
+        return summary, EXIT_REQUEUE if stopped else 0
+
+    def _check_progress(self) -> None:
+        """Raise `InputError` if the last sessions were all too short for an epoch.
+
+        A batch system would start the job again without end.
+        """
+        latest = self._directory.read_sessions()[-_MOST_SHORT_SESSIONS:]
+        short = [session for session in latest if session.get("stopped") and not session["epochs"]]
+        if len(short) == _MOST_SHORT_SESSIONS:
+            raise InputError(
+                f"stopped before the first epoch, {len(short)} times in a row: the job's time is "
+                f"too short to set up ({short[-1]['wall_s']:.0f} s); give it more, then start the "
+                "same command again"
+            )
 
     @collective
     def _keep_best(self) -> None:

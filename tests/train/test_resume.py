@@ -1,5 +1,6 @@
 """A run that is stopped and restarted ends like an uninterrupted one."""
 
+import json
 from pathlib import Path
 
 from mpi4py import MPI
@@ -204,7 +205,15 @@ def test_a_signal_before_the_first_epoch(
     )
     assert early.status == EXIT_REQUEUE
     assert not (early.path / "metrics.jsonl").exists()
+    assert training.train(comm, config, training.StopAfter(0)).status == EXIT_REQUEUE
+    # It would be started again without end.
+    with pytest.raises(CollectiveInputError, match="before the first epoch, 3 times in a row"):
+        training.train(comm, config, training.StopAfter(0))
+    assert training.train(comm, config, training.StopAfter(1)).status == EXIT_REQUEUE
+    assert training.train(comm, config, training.StopAfter(0)).status == EXIT_REQUEUE
     assert training.train(comm, config).status == 0
+    epochs = [each["epochs"] for each in json.loads((early.path / "sessions.json").read_text())]
+    assert epochs == [0, 0, 0, 1, 0, 1]
 
 
 def test_missing_lines_of_metrics_are_said(

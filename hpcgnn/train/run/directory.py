@@ -150,13 +150,19 @@ class RunDirectory:
             os.pwrite(lock, f"{platform.node()}, process {os.getpid()}\n".encode(), 0)
 
     def start(self) -> None:
-        """Begin a run: remove the checkpoints and results of an earlier one."""
+        """Begin a run: remove the checkpoints and results of an earlier one.
+
+        Sessions of a run without an epoch stay: it begins again.
+        """
         with self._faults(self.path, "remove its files, or choose another run.dir"):
             for path in self.checkpoints.glob("seed*-epoch*"):
                 shutil.rmtree(path)
             for trace in self.traces.glob("rank*.jsonl"):
                 trace.unlink()
-            for file in (self._metrics, self._sessions, self.path / "metrics.csv"):
+            files = [self._metrics, self.path / "metrics.csv"]
+            if any(session.get("epochs") != 0 for session in self.read_sessions()):
+                files.append(self._sessions)
+            for file in files:
                 file.unlink(missing_ok=True)
             self._drop_results()
 
