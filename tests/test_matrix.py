@@ -69,7 +69,7 @@ SMALL = (
     "links.train=0.3",
 )
 SEEDS = (1, 2, 3, 4)
-NARROW = ("exchange.wire", "train.precision")
+NARROW = ("exchange.wire", "train.precision", "train.products")
 PART, PART_ON_RANKS = 61, 127
 """The quick suite runs one of this many cells; on ranks, where cells cost most, other ones."""
 

@@ -41,6 +41,7 @@ from hpcgnn.autograd.messages.edge_messages import (
 from hpcgnn.autograd.messages.reductions import REDUCTIONS
 from hpcgnn.autograd.moments import ChosenSums, DistinctSums, moments, standardise
 from hpcgnn.autograd.numerics.exact import ExactArithmetic
+from hpcgnn.autograd.numerics.integers import IntegerArithmetic, check_integers
 from hpcgnn.autograd.numerics.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_with, loss_sum
 from hpcgnn.autograd.own_share import add_own_share, add_share, map_with_share
@@ -69,6 +70,7 @@ __all__ = [
     "GraphRows",
     "GraphSums",
     "Heads",
+    "IntegerArithmetic",
     "MappedRows",
     "ProductHeads",
     "RelationHeads",
@@ -84,6 +86,7 @@ __all__ = [
     "attend_products",
     "attend_relations",
     "blend",
+    "check_integers",
     "computing_with",
     "cross_entropies",
     "cross_entropy_sum",

@@ -157,6 +157,22 @@ class TrainConfig:
             lacks={Trait.EQUAL_BITS: "its rows round after each product"},
         ),
     )
+    products: str = option(
+        "floats",
+        "floats, or int8: training on CPUs multiplies rows and weights of at least 64 columns that "
+        "are rounded to 8 bits; gradients of weights, evaluations and predictions are as ever",
+        values=("floats", "int8"),
+        traits={
+            "int8": lacks(
+                {
+                    Trait.EQUAL_BITS: "its products are rounded",
+                    Trait.GPU: "its products are those of CPUs",
+                    Trait.OWN_LOOPS: "your own loops multiply as they say",
+                }
+            )
+        },
+        only_with={"dtype": ("float32",)},
+    )
 
     def __post_init__(self) -> None:
         # A pair in a user's module is looked up when the run begins.

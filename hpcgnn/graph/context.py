@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from hpcgnn.autograd import ExactArithmetic, computing_with
+from hpcgnn.autograd import ExactArithmetic, IntegerArithmetic, computing_with
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
@@ -69,7 +69,12 @@ class Context:
 def computing_as(
     grid: ProcessGrid, config: Config, trace: TraceRecorder | None = None
 ) -> AbstractContextManager[None]:
-    """Return a context manager for the arithmetic of models, exact with train.reproducible."""
+    """Return a context manager for the arithmetic of models, as train.reproducible and others say.
+
+    Results are computed without rounding to integers.
+    """
     if config.train.reproducible:
         return computing_with(ExactArithmetic(grid, trace))
+    if config.train.products == "int8":
+        return computing_with(IntegerArithmetic(lambda: grid.run_position.now.way != "unpacked"))
     return nullcontext()

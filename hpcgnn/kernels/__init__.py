@@ -80,9 +80,11 @@ from hpcgnn.kernels.reuse import loading, return_freed_arrays, reused_memory
 from hpcgnn.kernels.rows import (
     dequantise_rows,
     gather_rows,
+    integer_rows,
     quantise_rows,
     quantised_bytes,
     row_dots,
+    scale_sums,
     scatter_add_rows,
     transpose_rows,
 )

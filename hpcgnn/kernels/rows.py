@@ -50,6 +50,39 @@ def scatter_add_rows(
     _kernels.scatter_add_rows(src, rows, out, threads, half or "", isa)
 
 
+def integer_rows(
+    x: Array, out: Array, scales: Array, *, half: WireFormat | None = None, **run: Unpack[Run]
+) -> None:
+    """Round rows to integers of 8 bits for products: ``x[i] ≈ scales[i] * out[i]``.
+
+    The largest size of a row becomes 127; a row with a number that is not finite has scale NaN.
+    `x` is ``(m, w)`` float32, or 16-bit floats as uint16 (see `half`), `out` ``(m, w)`` int8 and
+    `scales` ``(m,)`` float32.
+    """
+    threads, isa = execution(**run)
+    _kernels.integer_rows(x, out, scales, threads, half or "", isa)
+
+
+def scale_sums(
+    sums: Array,
+    row_scales: Array,
+    column_scales: Array,
+    out: Array,
+    *,
+    bias: Array | None = None,
+    accumulate: bool = False,
+    half: WireFormat | None = None,
+    **run: Unpack[Run],
+) -> None:
+    """Scale products of integers: ``out[i, c] (+)= sums[i, c] row_scales[i] column_scales[c]``.
+
+    Adds `bias` ``(w,)`` if given. `sums` are ``(m, w)`` int32, the scales float32, and `out` is
+    ``(m, w)`` float32, or 16-bit floats as uint16 (see `half`).
+    """
+    scales, (threads, isa) = (row_scales, column_scales), execution(**run)
+    _kernels.scale_sums(sums, *scales, bias, out, accumulate, threads, half or "", isa)
+
+
 def row_dots(queries: Array, x: Array, rows: LocalIndices, out: Array, **run: Unpack[Run]) -> None:
     """Write the dot products ``out[e, k] = queries[e] · x[rows[e, k]]``.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hpcgnn.autograd import check_integers
 from hpcgnn.comm import ProcessGrid, agree, bcast, clock_offset, sum_over_ranks
 from hpcgnn.config.config import Config
 from hpcgnn.console import detail, report
@@ -251,6 +252,9 @@ def open_run(start: RunStart, config: Config) -> Iterator[OpenRun]:
         enabled = config.trace.enabled
         trace = TraceRecorder.unattached() if enabled else TraceRecorder.open(None, 0, {})
         stack.enter_context(trace)
+        with agree(grid.world):
+            if config.train.products == "int8":
+                check_integers()
         config = _with_exchange(start, config, session)
         stack.enter_context(computing_as(grid, config, trace))
         # Read the graph first: the checkpoint must belong to it.

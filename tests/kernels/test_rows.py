@@ -53,6 +53,57 @@ def test_row_dots(dtype, width, isa):
         np.testing.assert_array_equal(alone, out[:, -1:])
 
 
+@pytest.mark.parametrize("half", [None, "bfloat16", "float16"])
+@pytest.mark.parametrize("width", [0, 1, 7, 64, 129])
+def test_integer_rows_and_scaled_sums(width, half, isa):
+    rng = np.random.default_rng(46)
+    x = rng.standard_normal((70, width)).astype(np.float32)
+    x[3] = 0
+    if half:
+        bits = np.empty(x.shape, np.uint16)
+        kernels.gather_rows(x, None, bits, half=half)
+        kernels.gather_rows(bits, None, x, half=half)
+    rows = x if half is None else bits
+    integers, scales = np.full((70, width), 99, np.int8), np.full(70, np.nan, np.float32)
+    for threads in (1, 3):
+        kernels.integer_rows(rows, integers, scales, threads=threads, half=half, isa=isa)
+    largest = abs(x).max(1, initial=0)
+    np.testing.assert_allclose(scales, largest / 127, rtol=1e-6)
+    assert (abs(integers * scales[:, None].astype(float) - x) <= 0.5001 * scales[:, None]).all()
+    assert not width or (abs(integers.astype(int)).max(1)[largest > 0] == 127).all()
+
+    sums = rng.integers(-(2**14), 2**14, (70, width)).astype(np.int32)
+    columns, bias = (rng.standard_normal(width).astype(np.float32) for _ in range(2))
+    expected = sums * scales[:, None].astype(float) * columns + bias + x
+    out = rows.copy()
+    kernels.scale_sums(sums, scales, columns, out, bias=bias, accumulate=True, half=half, isa=isa)
+    if half:
+        wide = np.empty(x.shape, np.float32)
+        kernels.gather_rows(out, None, wide, half=half)
+    sizes = abs(sums * scales[:, None] * columns) + abs(bias) + abs(x)
+    near = {None: 1e-6, "bfloat16": 2**-8, "float16": 2**-11}[half]
+    assert (abs((out if half is None else wide) - expected) <= 1.01 * near * sizes).all()
+
+
+def test_integers_refuse_operands_that_do_not_fit():
+    x, out = np.zeros((4, 3), np.float32), np.zeros((4, 3), np.int8)
+    with pytest.raises(ValueError, match="the shape of x"):
+        kernels.integer_rows(x, out[:2], np.zeros(4, np.float32))
+    with pytest.raises(ValueError, match="one entry for each row"):
+        kernels.integer_rows(x, out, np.zeros(3, np.float32))
+    with pytest.raises(TypeError, match="float64"):
+        kernels.integer_rows(x.astype(float), out, np.zeros(4, np.float32))
+    sums, ones = np.zeros((4, 3), np.int32), np.ones(4, np.float32)
+    with pytest.raises(ValueError, match="entry a row"):
+        kernels.scale_sums(sums, ones[:3], ones[:3], x)
+    with pytest.raises(ValueError, match="entry a column"):
+        kernels.scale_sums(sums, ones, ones, x)
+    with pytest.raises(ValueError, match="entry a column"):
+        kernels.scale_sums(sums, ones, ones[:3], x, bias=ones)
+    with pytest.raises(ValueError, match="the shape of sums"):
+        kernels.scale_sums(sums, ones, ones[:3], x[:2])
+
+
 def test_row_dots_refuse_operands_that_do_not_fit():
     x, rows, out = np.zeros((4, 3)), np.zeros((2, 5), np.int32), np.zeros((2, 5))
     with pytest.raises(ValueError, match="as many columns as x"):

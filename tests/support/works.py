@@ -82,6 +82,7 @@ NUMBERS: Axis = {
     "wire int8, int4": ("exchange.wire=int8",),
     "wire int2": ("exchange.wire=int2",),
     "precision bfloat16": ("train.precision=bfloat16",),
+    "products int8": ("train.products=int8",),
     "dtype float64": ("train.dtype=float64",),
     "device cuda": ("train.device=cuda",),
 }

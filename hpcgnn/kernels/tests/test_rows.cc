@@ -75,6 +75,34 @@ void test_row_dots(int threads, Isa isa) {
   }
 }
 
+void test_integers(int threads, Isa isa) {
+  const auto x = random_dense<float>(kRows * kWidth, 48);
+  std::vector<std::int8_t> integers(x.size());
+  std::vector<float> scales(kRows), ones(kWidth, 1.0f), back(x.size());
+  integer_rows({.x = x.data(),
+                .out = integers.data(),
+                .scales = scales.data(),
+                .num_rows = kRows,
+                .width = kWidth,
+                .storage = Storage::kFloat32,
+                .num_threads = threads,
+                .isa = isa});
+  const std::vector<std::int32_t> sums(integers.begin(), integers.end());
+  scale_sums({.sums = sums.data(),
+              .row_scales = scales.data(),
+              .column_scales = ones.data(),
+              .bias = nullptr,
+              .out = back.data(),
+              .accumulate = false,
+              .num_rows = kRows,
+              .width = kWidth,
+              .storage = Storage::kFloat32,
+              .num_threads = threads,
+              .isa = isa});
+  for (std::size_t i = 0; i < x.size(); ++i)
+    check(std::abs(back[i] - x[i]) <= 0.501f * scales[i / kWidth], "the nearest integer");
+}
+
 void test_dense_transpose(int threads) {
   const auto x = random_dense<float>(kNumSources * kWidth, 39);
   std::vector<float> turned(x.size());
@@ -210,6 +238,7 @@ int test_rows(int, char*[]) {
     for (const hpcgnn::kernels::Isa isa : isas()) {
       test_gather_and_scatter(threads, isa);
       test_row_dots(threads, isa);
+      test_integers(threads, isa);
       test_conversion(threads, isa);
       test_dropout(threads, isa);
       test_softmax_loss(threads, isa);

@@ -142,10 +142,12 @@ def _sizes(facts: GraphFacts) -> str:
 
 
 def _rows_format(config: Config) -> str:
+    integers = " and int8 products" * (config.train.products == "int8")
     if config.train.precision == "float32":
-        return ""
+        return integers
     widened = config.train.device == "cpu" and not bfloat16_is_fast()
-    return f" with {config.train.precision} rows" + ", multiplied in float32" * widened
+    of_rows = f" with {config.train.precision} rows" + ", multiplied in float32" * widened
+    return of_rows + integers
 
 
 def _features(facts: GraphFacts) -> str:

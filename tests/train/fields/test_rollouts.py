@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 import hpcgnn
 from analysis import rollout as analyse
+from hpcgnn.autograd.numerics import integers
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Rollout
@@ -145,6 +146,25 @@ def test_what_never_has_a_value_stays_missing(
         for number, values in enumerate(expected, 4):
             states = [stepper.step(states, {"u": u[number][ids]})]
             np.testing.assert_allclose(states[0]["u"], values[ids], rtol=1e-10, atol=1e-12)
+
+
+def test_steps_are_not_rounded_to_integers(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    inside = integers._multiply
+    monkeypatch.setattr(integers, "_CHUNK_ROWS", 4)
+    monkeypatch.setattr(
+        integers, "_multiply", lambda *given, **named: calls.append(1) or inside(*given, **named)
+    )
+    store = write_series(comm, comm_tmp_path, planted())
+    words = (*WORDS, "train.dtype=float32", "train.products=int8", "model.hidden=64")
+    run = train(comm, field_config(store, comm_tmp_path / "run", *words, "model.num_layers=3"))
+    assert calls
+    calls.clear()
+    with hpcgnn.Stepper(comm, run.path) as stepper:
+        stepper.step(stepper.stored(3))
+    assert not calls
 
 
 def test_what_is_missing_counts_nowhere(

@@ -5,6 +5,7 @@
 #include "pattern/pattern.h"
 #include "rows/dots.h"
 #include "rows/epilogue.h"
+#include "rows/integers.h"
 #include "rows/losses.h"
 #include "rows/quantised.h"
 #include "rows/rows.h"
@@ -88,6 +89,55 @@ void py_row_dots(const AnyMatrix& queries, const AnyMatrix& x,
   check_range("rows", rows.data(), arguments.num_queries * arguments.count, extent(x, 0));
   nb::gil_scoped_release unlocked;
   row_dots(arguments);
+}
+
+/// The storage type of rows that are computed in float32.
+Storage single_storage_of(nb::dlpack::dtype dtype, const std::string& half) {
+  const Storage storage = storage_of(dtype, half);
+  if (storage == Storage::kFloat64) throw nb::type_error("integers have no form of float64 rows");
+  return storage;
+}
+
+void py_integer_rows(const AnyMatrix& x, Matrix<std::int8_t>& out, Vector<float>& scales,
+                     int threads, const std::string& half, const std::string& isa) {
+  const IntegerRows arguments{.x = x.data(),
+                              .out = out.data(),
+                              .scales = scales.data(),
+                              .num_rows = extent(x, 0),
+                              .width = extent(x, 1),
+                              .storage = single_storage_of(x.dtype(), half),
+                              .num_threads = threads,
+                              .isa = parse_isa(isa)};
+  require(extent(out, 0) == arguments.num_rows && extent(out, 1) == arguments.width,
+          "out must have the shape of x");
+  require(extent(scales, 0) == arguments.num_rows, "scales must have one entry for each row");
+  nb::gil_scoped_release unlocked;
+  integer_rows(arguments);
+}
+
+void py_scale_sums(const Matrix<const std::int32_t>& sums, const Vector<const float>& row_scales,
+                   const Vector<const float>& column_scales,
+                   const std::optional<Vector<const float>>& bias, OutMatrix& out, bool accumulate,
+                   int threads, const std::string& half, const std::string& isa) {
+  const IntegerSums arguments{.sums = sums.data(),
+                              .row_scales = row_scales.data(),
+                              .column_scales = column_scales.data(),
+                              .bias = bias ? bias->data() : nullptr,
+                              .out = out.data(),
+                              .accumulate = accumulate,
+                              .num_rows = extent(sums, 0),
+                              .width = extent(sums, 1),
+                              .storage = single_storage_of(out.dtype(), half),
+                              .num_threads = threads,
+                              .isa = parse_isa(isa)};
+  require(extent(row_scales, 0) == arguments.num_rows, "row_scales must have one entry a row");
+  require(
+      extent(column_scales, 0) == arguments.width && (!bias || extent(*bias, 0) == arguments.width),
+      "column_scales and bias must have one entry a column");
+  require(extent(out, 0) == arguments.num_rows && extent(out, 1) == arguments.width,
+          "out must have the shape of sums");
+  nb::gil_scoped_release unlocked;
+  scale_sums(arguments);
 }
 
 void py_transpose_rows(const AnyMatrix& x, OutMatrix& out, int threads) {
@@ -292,6 +342,16 @@ void bind_rows(nb::module_& m) {
   define(m, "row_dots", &py_row_dots, {"queries", "x", "rows", "out", "threads", "isa"},
          nb::sig("def row_dots(queries: NDArray[typing.Any], x: NDArray[typing.Any], "
                  "rows: NDArray[numpy.int32], out: NDArray[typing.Any], threads: int, isa: str) "
+                 "-> None"));
+  define(m, "integer_rows", &py_integer_rows, {"x", "out", "scales", "threads", "half", "isa"},
+         nb::sig("def integer_rows(x: NDArray[typing.Any], out: NDArray[numpy.int8], "
+                 "scales: NDArray[numpy.float32], threads: int, half: str, isa: str) -> None"));
+  define(m, "scale_sums", &py_scale_sums,
+         {"sums", "row_scales", "column_scales", "bias", "out", "accumulate", "threads", "half",
+          "isa"},
+         nb::sig("def scale_sums(sums: NDArray[numpy.int32], row_scales: NDArray[numpy.float32], "
+                 "column_scales: NDArray[numpy.float32], bias: NDArray[numpy.float32] | None, "
+                 "out: NDArray[typing.Any], accumulate: bool, threads: int, half: str, isa: str) "
                  "-> None"));
   define(m, "transpose_rows", &py_transpose_rows, {"x", "out", "threads"},
          nb::sig("def transpose_rows(x: NDArray[typing.Any], out: NDArray[typing.Any], "

@@ -5,6 +5,7 @@
 
 #include "rows/dots.h"
 #include "rows/epilogue.h"
+#include "rows/integers.h"
 #include "rows/losses.h"
 #include "rows/quantised.h"
 #include "types.h"
@@ -28,6 +29,7 @@ struct RowsTable {
   EpilogueTable epilogue;
   QuantisedTable quantised;
   RowDotsTable row_dots;
+  IntegersTable integers;
   SigmoidLossTable sigmoid_loss;
   SoftmaxLossTable softmax_loss;
 

@@ -4,6 +4,7 @@
 
 #include "rows/dots_kernel.h"
 #include "rows/epilogue_kernel.h"
+#include "rows/integers_kernel.h"
 #include "rows/quantised_kernel.h"
 #include "rows/rows.h"
 #include "rows/sigmoid_loss_kernel.h"
@@ -68,6 +69,7 @@ constexpr RowsTable make_table() {
   for_storage_pairs<F32, F64>(set);
   table.epilogue = make_epilogue_table<F32, F64>();
   table.quantised = make_quantised_table<F32>();
+  table.integers = make_integers_table<F32>();
   table.row_dots.dots[static_cast<int>(Storage::kFloat32)] = RowDotsKernels<F32>::dots;
   table.row_dots.dots[static_cast<int>(Storage::kFloat64)] = RowDotsKernels<F64>::dots;
   set_losses<SigmoidLossKernels, F32, F64>(table.sigmoid_loss);

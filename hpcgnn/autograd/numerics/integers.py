@@ -1,0 +1,121 @@
+"""Dense products of 8-bit integers with sums of 32 bits: 1.5 to 3.5 times as fast on some CPUs.
+
+In ``rows matrix``, each row and each column of the matrix is rounded to integers of -127 to 127
+times a scale of its own. Sums over rows, the gradients of weights, stay as they are, and so do
+products in evaluations and predictions.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from hpcgnn import kernels
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import empty_rows
+from hpcgnn.autograd.numerics.plain import Arithmetic
+from hpcgnn.errors import InputError
+
+_CHUNK_ROWS = 1 << 10
+"""Rows a thread whose integers and sums stay in a core's cache."""
+_LEAST_WIDTH = 64
+"""Columns of rows, and of products, from which rounding takes a small share of the time."""
+
+
+def check_integers() -> None:
+    """Raise `InputError` unless sums of products of integers are exact on this processor.
+
+    Without instructions for them libraries add pairs of products in 16 bits, which saturate.
+    """
+    ones = torch.ones((64, 256), dtype=torch.int8)
+    for left, right in ((127, 127), (-127, 127), (127, -127), (-127, -127)):
+        sums = torch._int_mm(left * ones, (right * ones).t())
+        if not bool((sums == 256 * left * right).all()):
+            raise InputError(
+                "train.products = 'int8': this processor multiplies integers of 8 bits inexactly "
+                "(it has no AVX512-VNNI, AVX-VNNI or AMX); leave it out"
+            )
+
+
+class IntegerArithmetic(Arithmetic):
+    """Multiplies rows and matrices as integers while `rounds` returns True."""
+
+    def __init__(self, rounds: Callable[[], bool]) -> None:
+        self._rounds = rounds
+
+    @override
+    def product(self, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+        if not self._is_rounded(rows, matrix):
+            return super().product(rows, matrix, out)
+        if out is None:
+            out = empty_rows(rows, (len(rows), matrix.shape[1]), None)
+        return _multiply(rows, matrix, out)
+
+    @override
+    def add_product(self, total: Tensor, rows: Tensor, matrix: Tensor) -> None:
+        if self._is_rounded(rows, matrix):
+            _multiply(rows, matrix, total, accumulate=True)
+        else:
+            super().add_product(total, rows, matrix)
+
+    @override
+    def affine(
+        self,
+        rows: Tensor,
+        matrix: Tensor,
+        bias: Tensor | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        if not self._is_rounded(rows, matrix):
+            return super().affine(rows, matrix, bias, dtype=dtype)
+        return _multiply(
+            rows, matrix, empty_rows(rows, (len(rows), matrix.shape[1]), dtype), bias=bias
+        )
+
+    def _is_rounded(self, rows: Tensor, matrix: Tensor) -> bool:
+        # Functions of torch compute the rows of other classes.
+        return (
+            type(rows) is Tensor
+            and rows.ndim == 2
+            and rows.is_contiguous()
+            and len(rows) >= _CHUNK_ROWS
+            and min(matrix.shape) >= _LEAST_WIDTH
+            and self._rounds()
+        )
+
+
+def _multiply(
+    rows: Tensor,
+    matrix: Tensor,
+    out: Tensor,
+    *,
+    bias: Tensor | None = None,
+    accumulate: bool = False,
+) -> Tensor:
+    memory, step = memory_of(rows), min(len(rows), _CHUNK_ROWS * torch.get_num_threads())
+    columns = matrix.detach().t().float().contiguous()
+    column_scales, row_scales = columns.new_empty(len(columns)), columns.new_empty(step)
+    integers = torch.empty(columns.shape, dtype=torch.int8)
+    kernels.integer_rows(columns.numpy(), integers.numpy(), column_scales.numpy())
+    # Libraries compile a product for each shape: the last rows have that of others.
+    rounded = torch.empty((step, rows.shape[1]), dtype=torch.int8)
+    sums = torch.empty((step, len(columns)), dtype=torch.int32)
+    shift = None if bias is None else bias.detach().contiguous().numpy()
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        scales = row_scales[: len(part)].numpy()
+        few = rounded[: len(part)].numpy()
+        kernels.integer_rows(memory.array(part), few, scales, half="bfloat16")
+        torch._int_mm(rounded, integers.t(), out=sums)
+        kernels.scale_sums(
+            sums[: len(part)].numpy(),
+            scales,
+            column_scales.numpy(),
+            memory.array(out[start : start + step]),
+            bias=shift,
+            accumulate=accumulate,
+            half="bfloat16",
+        )
+    return out

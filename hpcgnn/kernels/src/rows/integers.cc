@@ -1,0 +1,31 @@
+#include "rows/integers.h"
+
+#include <algorithm>
+
+#include "parallel.h"
+#include "rows/rows.h"
+#include "simd/isa.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+template <class Kernel, class Arguments>
+void run(Kernel kernel, const Arguments& a) {
+  const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
+  const std::int64_t chunk = rows_of_chunk(1 << 15, a.width);
+  parallel_tasks(threads, (a.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    kernel(a, task * chunk, std::min(a.num_rows, (task + 1) * chunk));
+  });
+}
+
+}  // namespace
+
+void integer_rows(const IntegerRows& a) {
+  run(table_of<RowsTable>(a.isa).integers.rows[static_cast<int>(a.storage)], a);
+}
+
+void scale_sums(const IntegerSums& a) {
+  run(table_of<RowsTable>(a.isa).integers.sums[static_cast<int>(a.storage)], a);
+}
+
+}  // namespace hpcgnn::kernels
