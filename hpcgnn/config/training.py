@@ -160,7 +160,7 @@ class TrainConfig:
     products: str = option(
         "floats",
         "floats, or int8: training on CPUs multiplies rows and weights of at least 64 columns that "
-        "are rounded to 8 bits; gradients of weights, evaluations and predictions are as ever",
+        "are rounded to 8 bits; evaluations and predictions are not rounded",
         values=("floats", "int8"),
         traits={
             "int8": lacks(

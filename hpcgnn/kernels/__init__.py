@@ -80,7 +80,7 @@ from hpcgnn.kernels.reuse import loading, return_freed_arrays, reused_memory
 from hpcgnn.kernels.rows import (
     dequantise_rows,
     gather_rows,
-    integer_rows,
+    integers,
     quantise_rows,
     quantised_bytes,
     row_dots,

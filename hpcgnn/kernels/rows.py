@@ -50,17 +50,23 @@ def scatter_add_rows(
     _kernels.scatter_add_rows(src, rows, out, threads, half or "", isa)
 
 
-def integer_rows(
-    x: Array, out: Array, scales: Array, *, half: WireFormat | None = None, **run: Unpack[Run]
+def integers(
+    x: Array,
+    out: Array,
+    scales: Array,
+    *,
+    by_column: bool = False,
+    half: WireFormat | None = None,
+    **run: Unpack[Run],
 ) -> None:
     """Round rows to integers of 8 bits for products: ``x[i] ≈ scales[i] * out[i]``.
 
     The largest size of a row becomes 127; a row with a number that is not finite has scale NaN.
-    `x` is ``(m, w)`` float32, or 16-bit floats as uint16 (see `half`), `out` ``(m, w)`` int8 and
-    `scales` ``(m,)`` float32.
+    With `by_column` columns have scales: ``x[:, c] ≈ scales[c] * out[:, c]``. `x` is ``(m, w)``
+    float32, or 16-bit floats as uint16 (see `half`), `out` ``(m, w)`` int8, and `scales` float32.
     """
     threads, isa = execution(**run)
-    _kernels.integer_rows(x, out, scales, threads, half or "", isa)
+    _kernels.integers(x, out, scales, by_column, threads, half or "", isa)
 
 
 def scale_sums(

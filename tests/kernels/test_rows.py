@@ -64,13 +64,21 @@ def test_integer_rows_and_scaled_sums(width, half, isa):
         kernels.gather_rows(x, None, bits, half=half)
         kernels.gather_rows(bits, None, x, half=half)
     rows = x if half is None else bits
-    integers, scales = np.full((70, width), 99, np.int8), np.full(70, np.nan, np.float32)
+    rounded, scales = np.full((70, width), 99, np.int8), np.full(70, np.nan, np.float32)
     for threads in (1, 3):
-        kernels.integer_rows(rows, integers, scales, threads=threads, half=half, isa=isa)
+        kernels.integers(rows, rounded, scales, threads=threads, half=half, isa=isa)
     largest = abs(x).max(1, initial=0)
     np.testing.assert_allclose(scales, largest / 127, rtol=1e-6)
-    assert (abs(integers * scales[:, None].astype(float) - x) <= 0.5001 * scales[:, None]).all()
-    assert not width or (abs(integers.astype(int)).max(1)[largest > 0] == 127).all()
+    assert (abs(rounded * scales[:, None].astype(float) - x) <= 0.5001 * scales[:, None]).all()
+    assert not width or (abs(rounded.astype(int)).max(1)[largest > 0] == 127).all()
+    by_column = np.empty_like(rounded), np.empty(width, np.float32)
+    for threads in (1, 3):
+        kernels.integers(rows, *by_column, by_column=True, threads=threads, half=half, isa=isa)
+    # The same as rows of the transpose.
+    turned = np.empty((width, 70), np.int8), np.empty(width, np.float32)
+    kernels.integers(rows.T.copy(), *turned, half=half, isa=isa)
+    np.testing.assert_array_equal(by_column[0], turned[0].T)
+    np.testing.assert_array_equal(by_column[1], turned[1])
 
     sums = rng.integers(-(2**14), 2**14, (70, width)).astype(np.int32)
     columns, bias = (rng.standard_normal(width).astype(np.float32) for _ in range(2))
@@ -88,11 +96,11 @@ def test_integer_rows_and_scaled_sums(width, half, isa):
 def test_integers_refuse_operands_that_do_not_fit():
     x, out = np.zeros((4, 3), np.float32), np.zeros((4, 3), np.int8)
     with pytest.raises(ValueError, match="the shape of x"):
-        kernels.integer_rows(x, out[:2], np.zeros(4, np.float32))
-    with pytest.raises(ValueError, match="one entry for each row"):
-        kernels.integer_rows(x, out, np.zeros(3, np.float32))
+        kernels.integers(x, out[:2], np.zeros(4, np.float32))
+    with pytest.raises(ValueError, match="one entry for each row or column"):
+        kernels.integers(x, out, np.zeros(3, np.float32))
     with pytest.raises(TypeError, match="float64"):
-        kernels.integer_rows(x.astype(float), out, np.zeros(4, np.float32))
+        kernels.integers(x.astype(float), out, np.zeros(4, np.float32))
     sums, ones = np.zeros((4, 3), np.int32), np.ones(4, np.float32)
     with pytest.raises(ValueError, match="entry a row"):
         kernels.scale_sums(sums, ones[:3], ones[:3], x)

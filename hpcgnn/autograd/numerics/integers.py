@@ -1,12 +1,13 @@
 """Dense products of 8-bit integers with sums of 32 bits: 1.5 to 3.5 times as fast on some CPUs.
 
 In ``rows matrix``, each row and each column of the matrix is rounded to integers of -127 to 127
-times a scale of its own. Sums over rows, the gradients of weights, stay as they are, and so do
-products in evaluations and predictions.
+times a scale of its own. In sums over rows, the gradients of weights, these are columns of a few
+thousand rows. Evaluations and predictions are not rounded.
 """
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -19,6 +20,8 @@ from hpcgnn.errors import InputError
 
 _CHUNK_ROWS = 1 << 10
 """Rows a thread whose integers and sums stay in a core's cache."""
+_SUMMED_ROWS = 1 << 12
+"""Rows whose columns have a scale: their sums of 32 bits cannot overflow, nor leave the cache."""
 _LEAST_WIDTH = 64
 """Columns of rows, and of products, from which rounding takes a small share of the time."""
 
@@ -74,6 +77,12 @@ class IntegerArithmetic(Arithmetic):
             rows, matrix, empty_rows(rows, (len(rows), matrix.shape[1]), dtype), bias=bias
         )
 
+    @override
+    def contract(self, left: Tensor, right: Tensor) -> Tensor:
+        if self._is_rounded(left, right) and self._is_rounded(right, left):
+            return _contract(left, right)
+        return super().contract(left, right)
+
     def _is_rounded(self, rows: Tensor, matrix: Tensor) -> bool:
         # Functions of torch compute the rows of other classes.
         return (
@@ -98,7 +107,7 @@ def _multiply(
     columns = matrix.detach().t().float().contiguous()
     column_scales, row_scales = columns.new_empty(len(columns)), columns.new_empty(step)
     integers = torch.empty(columns.shape, dtype=torch.int8)
-    kernels.integer_rows(columns.numpy(), integers.numpy(), column_scales.numpy())
+    kernels.integers(columns.numpy(), integers.numpy(), column_scales.numpy())
     # Libraries compile a product for each shape: the last rows have that of others.
     rounded = torch.empty((step, rows.shape[1]), dtype=torch.int8)
     sums = torch.empty((step, len(columns)), dtype=torch.int32)
@@ -107,7 +116,7 @@ def _multiply(
         part = rows[start : start + step]
         scales = row_scales[: len(part)].numpy()
         few = rounded[: len(part)].numpy()
-        kernels.integer_rows(memory.array(part), few, scales, half="bfloat16")
+        kernels.integers(memory.array(part), few, scales, half="bfloat16")
         torch._int_mm(rounded, integers.t(), out=sums)
         kernels.scale_sums(
             sums[: len(part)].numpy(),
@@ -119,3 +128,20 @@ def _multiply(
             half="bfloat16",
         )
     return out
+
+
+def _contract(left: Tensor, right: Tensor) -> Tensor:
+    widths, count = (left.shape[1], right.shape[1]), min(len(left), _SUMMED_ROWS)
+    tables = [torch.empty((count, width), dtype=torch.int8) for width in widths]
+    scales = [np.empty(width, np.float32) for width in widths]
+    sums, total = torch.empty(widths, dtype=torch.int32), torch.zeros(widths)
+    for start in range(0, len(left), count):
+        for rows, table, scale in zip((left, right), tables, scales, strict=True):
+            part = rows[start : start + count]
+            # The last rows may be fewer: the others add nothing.
+            table[len(part) :].zero_()
+            few, given = table[: len(part)].numpy(), memory_of(rows).array(part)
+            kernels.integers(given, few, scale, by_column=True, half="bfloat16")
+        torch._int_mm(tables[0].t(), tables[1], out=sums)
+        kernels.scale_sums(sums.numpy(), scales[0], scales[1], total.numpy(), accumulate=True)
+    return total

@@ -98,21 +98,22 @@ Storage single_storage_of(nb::dlpack::dtype dtype, const std::string& half) {
   return storage;
 }
 
-void py_integer_rows(const AnyMatrix& x, Matrix<std::int8_t>& out, Vector<float>& scales,
-                     int threads, const std::string& half, const std::string& isa) {
-  const IntegerRows arguments{.x = x.data(),
-                              .out = out.data(),
-                              .scales = scales.data(),
-                              .num_rows = extent(x, 0),
-                              .width = extent(x, 1),
-                              .storage = single_storage_of(x.dtype(), half),
-                              .num_threads = threads,
-                              .isa = parse_isa(isa)};
+void py_integers(const AnyMatrix& x, Matrix<std::int8_t>& out, Vector<float>& scales,
+                 bool by_column, int threads, const std::string& half, const std::string& isa) {
+  const Integers arguments{.x = x.data(),
+                           .out = out.data(),
+                           .scales = scales.data(),
+                           .num_rows = extent(x, 0),
+                           .width = extent(x, 1),
+                           .storage = single_storage_of(x.dtype(), half),
+                           .num_threads = threads,
+                           .isa = parse_isa(isa)};
   require(extent(out, 0) == arguments.num_rows && extent(out, 1) == arguments.width,
           "out must have the shape of x");
-  require(extent(scales, 0) == arguments.num_rows, "scales must have one entry for each row");
+  require(extent(scales, 0) == (by_column ? arguments.width : arguments.num_rows),
+          "scales must have one entry for each row or column");
   nb::gil_scoped_release unlocked;
-  integer_rows(arguments);
+  (by_column ? integer_columns : integer_rows)(arguments);
 }
 
 void py_scale_sums(const Matrix<const std::int32_t>& sums, const Vector<const float>& row_scales,
@@ -343,9 +344,10 @@ void bind_rows(nb::module_& m) {
          nb::sig("def row_dots(queries: NDArray[typing.Any], x: NDArray[typing.Any], "
                  "rows: NDArray[numpy.int32], out: NDArray[typing.Any], threads: int, isa: str) "
                  "-> None"));
-  define(m, "integer_rows", &py_integer_rows, {"x", "out", "scales", "threads", "half", "isa"},
-         nb::sig("def integer_rows(x: NDArray[typing.Any], out: NDArray[numpy.int8], "
-                 "scales: NDArray[numpy.float32], threads: int, half: str, isa: str) -> None"));
+  define(m, "integers", &py_integers, {"x", "out", "scales", "by_column", "threads", "half", "isa"},
+         nb::sig("def integers(x: NDArray[typing.Any], out: NDArray[numpy.int8], "
+                 "scales: NDArray[numpy.float32], by_column: bool, threads: int, half: str, "
+                 "isa: str) -> None"));
   define(m, "scale_sums", &py_scale_sums,
          {"sums", "row_scales", "column_scales", "bias", "out", "accumulate", "threads", "half",
           "isa"},

@@ -7,12 +7,12 @@
 
 namespace hpcgnn::kernels {
 
-/// x[i] is about scales[i] times out[i], in -127 ... 127; the scale of a row with a number that is
-/// not finite is NaN.
-struct IntegerRows {
+/// x is about out, in -127 ... 127, times the scale of its row or column; the scale is NaN if one
+/// of its numbers is not finite.
+struct Integers {
   const void* x;  ///< num_rows by width, float32 or 16-bit floats
   std::int8_t* out;
-  float* scales;
+  float* scales;  ///< one for each row, or for each column
   std::int64_t num_rows;
   std::int64_t width;
   Storage storage;
@@ -35,12 +35,14 @@ struct IntegerSums {
   Isa isa;
 };
 
-void integer_rows(const IntegerRows& arguments);
+void integer_rows(const Integers& arguments);
+void integer_columns(const Integers& arguments);
 void scale_sums(const IntegerSums& arguments);
 
-/// Kernels by storage type, for rows [first, last); null where the type is not offered.
+/// Kernels by storage type, for rows or columns [first, last); null where the type is not offered.
 struct IntegersTable {
-  void (*rows[kNumStorages])(const IntegerRows&, std::int64_t first, std::int64_t last);
+  void (*rows[kNumStorages])(const Integers&, std::int64_t first, std::int64_t last);
+  void (*columns[kNumStorages])(const Integers&, std::int64_t first, std::int64_t last);
   void (*sums[kNumStorages])(const IntegerSums&, std::int64_t first, std::int64_t last);
 };
 
