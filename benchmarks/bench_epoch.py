@@ -50,6 +50,7 @@ from benchmarks.gather_limit import GatherLimit, gather_loops
 from benchmarks.gpu_timing import device_name, device_peak_bytes
 from benchmarks.harness import Timing, interleave, surroundings
 from benchmarks.spmm_graphs import aligned
+from hpcgnn.autograd import IntegerArithmetic, computing_with
 from hpcgnn.autograd.numerics.blas import multiply_by_fastest
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, print_table, report
@@ -90,6 +91,7 @@ def started(threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any
     words_of += ["--repeat", str(options.repeat), "--most-gib", str(options.most_gib)]
     words_of += ["--no-memory"] * options.no_memory
     words_of += ["--fresh-products"] * options.fresh_products
+    words_of += ["--int8"] * options.int8
     words_of += ["--blas"] * options.blas
     words_of += ["--precision", ",".join(options.precision), "--device", options.device]
     command = [sys.executable, "-m", "benchmarks.bench_epoch", *words_of]
@@ -140,6 +142,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     add("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
     add("--fresh-products", action="store_true", help="keep no product between epochs")
+    add("--int8", action="store_true", help="also time ours with train.products=int8")
     add("--blas", action="store_true", help="leave dense float32 products to torch's own choice")
     add("--json", action="store_true", help="one JSON object per case, no table")
     return cli.parse_args()
@@ -185,6 +188,8 @@ def run_cases(
     for part, functions in parts_of(problem, methods).items():
         if part == "epoch" and options.fresh_products and not gpu:
             functions["floor"] = floor_of(problem, functions["ours"])
+        if part == "epoch" and options.int8:
+            functions["int8"] = with_integers(epoch_of(methods["ours"]))
         if gpu:
             functions = {name: partial(waited_for, each) for name, each in functions.items()}
         with reused_memory():
@@ -239,6 +244,16 @@ def epoch_of(method: Method) -> Callable[[], None]:
         optimizer.step()
 
     return epoch
+
+
+def with_integers(epoch: Callable[[], None]) -> Callable[[], None]:
+    """Return an epoch whose dense products are of 8-bit integers, `train.products=int8`."""
+
+    def rounded() -> None:
+        with computing_with(IntegerArithmetic(lambda: True)):
+            epoch()
+
+    return rounded
 
 
 def floor_of(problem: Problem, epoch: Callable[[], object]) -> Callable[[], None]:

@@ -20,8 +20,8 @@ from hpcgnn.errors import InputError
 
 _CHUNK_ROWS = 1 << 10
 """Rows a thread whose integers and sums stay in a core's cache."""
-_SUMMED_ROWS = 1 << 12
-"""Rows whose columns have a scale: their sums of 32 bits cannot overflow, nor leave the cache."""
+_SUMMED_ROWS = 1 << 11
+"""Rows whose columns have a scale: their sums of 32 bits cannot overflow."""
 _LEAST_WIDTH = 64
 """Columns of rows, and of products, from which rounding takes a small share of the time."""
 
