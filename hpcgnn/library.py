@@ -5,8 +5,7 @@ uses the losses of `Graph.steps`, and sums gradients over ranks with `sum_gradie
 available from the package: ``hpcgnn.open_graph``. See docs/library.md.
 """
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +40,7 @@ from hpcgnn.storage import GraphStore
 from hpcgnn.support import Feature, Trait, lacks, needs
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train import gradients
+from hpcgnn.train.evaluation import evaluating
 from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
 from hpcgnn.train.objectives.nodes import NodeObjective
 from hpcgnn.train.objectives.objective import GraphObjective
@@ -539,7 +539,7 @@ def evaluate(graph: Graph, model: NodeFunction) -> dict[str, float]:
     ['train_loss', 'train_accuracy']
     """
     task = graph.tasked
-    with _evaluating(model):
+    with evaluating(model):
         return task.objective.evaluate(model).values
 
 
@@ -564,17 +564,5 @@ def predict(graph: Graph, model: NodeFunction, what: str = "probabilities") -> N
             "what = 'probabilities'", needs(Trait.PROBABILITIES), remedy="ask for others"
         )
         check_saved(graph.config, feature)
-    with _evaluating(model):
+    with evaluating(model):
         return order_by_id(graph.grid, infer(graph.local, model, what))
-
-
-@contextlib.contextmanager
-def _evaluating(model: NodeFunction) -> Iterator[None]:
-    trained = isinstance(model, nn.Module) and model.training
-    if isinstance(model, nn.Module):
-        model.eval()
-    try:
-        yield
-    finally:
-        if isinstance(model, nn.Module):
-            model.train(trained)

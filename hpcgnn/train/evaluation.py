@@ -1,11 +1,12 @@
 """Metrics of models, from sums over all ranks, independent of the number of ranks."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid
@@ -50,6 +51,20 @@ class Evaluation:
         if not metric or not names or metric in names:
             return None
         return InputError(f"train.metric = {metric!r}: {instead_of(metric, names)}")
+
+
+@contextlib.contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """Put the modules of a model into torch's evaluation mode inside the block."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    trained = [module for module in modules if module.training]
+    for module in trained:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in trained:
+            module.training = True
 
 
 def means_by_split(splits: Iterable[str], sums: Array) -> dict[str, float]:

@@ -92,6 +92,14 @@ def clip_gradients(
 
 
 @collective
+def unequal(comm: Communicator, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of tensors that are not equal on all ranks."""
+    here = {name: array_crc(value.detach().cpu().numpy()) for name, value in tensors.items()}
+    first, *others = comm.allgather(here)
+    return [name for name, crc in first.items() if any(each[name] != crc for each in others)]
+
+
+@collective
 def check_equal_weights(comm: Communicator, tensors: Mapping[str, Tensor], when: str) -> None:
     """Compare a checksum of `tensors`, by name, over the ranks; `when` appears in the message.
 

@@ -5,6 +5,8 @@ import time
 from itertools import pairwise
 from typing import Any
 
+from torch import Tensor
+
 from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import (
     CollectiveInputError,
@@ -13,14 +15,17 @@ from hpcgnn.comm import (
     sum_over_ranks,
 )
 from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError, MachineError
 from hpcgnn.spmd import collective
 from hpcgnn.trace import WAIT_FOR_SAMPLES, TraceRecorder
 from hpcgnn.train.early_stopping import EarlyStopping, copy_weights
+from hpcgnn.train.evaluation import evaluating
 from hpcgnn.train.gradients import (
     check_equal_weights,
     clip_gradients,
     gradient_bytes,
     sum_gradients,
+    unequal,
     weights_are_finite,
 )
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer
@@ -50,6 +55,15 @@ class SeedRun:
         self.epoch = self._steps = 0
         with agree(self._grid.world):
             self.model = self._objective.make_model(seed)
+            if not any(parameter.requires_grad for parameter in self.model.parameters()):
+                raise InputError(
+                    f"model.name = {config.model.name!r}: it has no parameter to train"
+                )
+        if ":" in config.model.name and (names := unequal(self._grid.world, self._copies())):
+            raise CollectiveInputError(
+                f"model.name = {config.model.name!r}: {names[0]} begins with other values on other "
+                "ranks; in the constructor, draw numbers from torch's generator alone"
+            )
         self._optimizer = make_optimizer(self.model, config.train)
         named, own = list(self.model.named_parameters()), self.model.own_rows()
         self._shared = [parameter for name, parameter in named if name not in own]
@@ -126,8 +140,9 @@ class SeedRun:
         evaluation = None
         if evaluation_is_due(self._config.train, self.epoch):
             self._compare_weights()
-            with self._trace.span("evaluate"), grid.run_position.unpacked():
-                evaluation = self._objective.evaluate(self.model)
+            span, model = self._trace.span("evaluate"), self.model
+            with span, grid.run_position.unpacked(), evaluating(model):
+                evaluation = self._objective.evaluate(model)
             if metric := self._config.train.metric:
                 raise_on_all(grid.world, evaluation.lacks(metric))
         evaluated = time.perf_counter()
@@ -211,7 +226,7 @@ class SeedRun:
         model.load_state_dict(self._stopping.weights)
         # Equal whether the epochs before it ran in this process or not.
         self._grid.run_position.begin(self.seed, self.epoch)
-        with self._grid.run_position.unpacked():
+        with self._grid.run_position.unpacked(), evaluating(model):
             results = self._objective.evaluate_kept(model)
         return {
             "seed": self.seed,
@@ -238,9 +253,23 @@ class SeedRun:
     def _compare_weights(self) -> None:
         if self._grid.size == 1:
             return
+        world, copies, buffers = self._grid.world, self._copies(), dict(self.model.named_buffers())
+        try:
+            check_equal_weights(world, copies, f"epoch {self.epoch - 1}")
+        except MachineError as error:
+            names = unequal(world, copies)
+            if not names or not buffers.keys() >= set(names):
+                raise
+            raise CollectiveInputError(
+                f"model.name = {self._config.model.name!r}: the buffer {names[0]} has other values "
+                "on other ranks; torch.nn.BatchNorm1d sees the rows of one rank, but norms of "
+                "model.norm and hpcgnn.nn.make_norm those of all"
+            ) from error
+
+    def _copies(self) -> dict[str, Tensor]:
+        """Return the tensors of the model that are equal on all ranks."""
         own = self.model.own_rows()
-        shared = {k: v for k, v in self.model.state_dict().items() if k not in own}
-        check_equal_weights(self._grid.world, shared, f"epoch {self.epoch - 1}")
+        return {k: v for k, v in self.model.state_dict().items() if k not in own}
 
     def _waited(self) -> float:
         return self._trace.total_of(WAIT_FOR_SAMPLES)["seconds"]

@@ -33,6 +33,7 @@ EXPORT = find_command("export")
 PREDICT = find_command("predict")
 
 MODULE = """
+import torch
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.nn import Model
 from hpcgnn.nn.models import GCN
@@ -51,6 +52,47 @@ class Failing(GCN):
 
 class NoModel:
     pass
+
+class Named(GCN):
+    aggregations = ("mean_in",)
+
+class Odd(GCN):
+    own_options = {"fault": ""}
+
+    def __init__(self, shape, *, directed):
+        super().__init__(shape, directed=directed)
+        fault = shape.own["fault"]
+        if fault == "complex":
+            self.phase = torch.nn.Parameter(torch.ones(2, dtype=torch.complex128))
+        if fault == "integers":
+            self.steps = torch.nn.Parameter(torch.arange(3), requires_grad=False)
+        if fault == "lazy":
+            self.map = torch.nn.LazyLinear(3)
+        if fault == "frozen":
+            self.requires_grad_(False)
+        if fault == "ranks":
+            torch.nn.init.constant_(self.layers[0].bias, MPI.COMM_WORLD.rank)
+        if fault == "buffer":
+            self.norm = torch.nn.BatchNorm1d(shape.num_classes)
+
+    def forward(self, graph, x_NF, key):
+        rows, fault = super().forward(graph, x_NF, key), self.shape.own["fault"]
+        if fault == "buffer":
+            return self.norm(rows)
+        if fault == "integer rows":
+            return rows.long()
+        widths = {"narrow": rows[:, 1:], "wide": rows.repeat(1, 2), "flat": rows.sum(1)}
+        return {**widths, "long": rows.repeat(2, 1), "nothing": None}.get(fault, rows)
+
+class Dropped(GCN):
+    def __init__(self, shape, *, directed):
+        super().__init__(shape, directed=directed)
+        self.drop, self.frozen = torch.nn.Dropout(0.5), torch.nn.Dropout(0.5).eval()
+
+    def forward(self, graph, x_NF, key):
+        assert not self.frozen.training
+        assert self.drop.training == (key is not None)
+        return self.drop(super().forward(graph, x_NF, key))
 """
 
 EDGES = """
@@ -217,6 +259,7 @@ FAULTS = [
     ("needy_models:A", {}, r"its module needs nothing_of_this_name"),
     ("broken_models:A", {}, r"its module raises ZeroDivisionError: division by zero"),
     ("faulty_models:NoModel", {}, r"NoModel is not a subclass of hpcgnn.nn.Model"),
+    ("faulty_models:Named", {}, r"aggregations are members of hpcgnn.Aggregation, not "),
     ("faulty_models:Bare", {}, r"it does not implement embed, forward"),
     ("own_model:Damped", {"shar": 1}, r"in \[model.options\] of own_model:Damped: 'shar'; did"),
     ("own_model:Damped", {"share": '"x"'}, r"model.options.share = 'x': expected a number"),
@@ -245,6 +288,57 @@ def test_constructor_that_fails_on_one_rank(comm: MPI.Intracomm, comm_tmp_path: 
     message = "'faulty_models:Failing': its constructor raises OSError: no weights there"
     with pytest.raises(CollectiveInputError, match=message):
         train(comm, config)
+
+
+ODD = {
+    "complex": "phase is complex128; parameters are real numbers",
+    "integers": "steps is int64; parameters are real numbers, with sizes; integers may be buffers",
+    "lazy": "map.weight is without sizes",
+    "frozen": "it has no parameter to train",
+    "narrow": r"forward returns torch.float32 \(\d+, 3\), not .* = \(\d+, 4\)",
+    "wide": r"forward returns torch.float32 \(\d+, 8\), not .* = \(\d+, 4\)",
+    "flat": r"forward returns torch.float32 \(\d+,\), not ",
+    "long": r"forward returns torch.float32 \(\d+, 4\), not ",
+    "integer rows": "forward returns Tensor, not float32 or float64",
+    "nothing": "forward returns NoneType, not float32",
+}
+ODD_RANKS = {
+    "ranks": r"layers.0.bias begins with other values on other ranks; in the constructor, draw",
+    "buffer": "the buffer norm.running_mean has other values on other ranks; torch.nn.BatchNorm1d",
+}
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("fault", [*ODD, *ODD_RANKS])
+def test_tensors_that_do_not_fit_are_one_line(
+    comm: MPI.Intracomm, comm_tmp_path: Path, fault: str
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    words = ("model.name=faulty_models:Odd", f"model.options.fault={fault}", "train.epochs=1")
+    config = make_config(store, comm_tmp_path / "run", *words)
+    if fault in ODD_RANKS and comm.size == 1:
+        train(comm, config)
+        return
+    with pytest.raises(InputError, match=(ODD | ODD_RANKS)[fault]) as caught:
+        train(comm, config)
+    assert str(caught.value).startswith("model.name = 'faulty_models:Odd': ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("modules")
+def test_evaluations_and_predictions_are_without_dropout_of_torch(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    words = ("model.name=faulty_models:Dropped", "train.epochs=2")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *words))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    predict(comm_tmp_path / "again.npy", "--format", "npy", "--trust-code")
+    found = np.load(comm_tmp_path / "again.npy")
+    np.testing.assert_array_equal(found, run.predictions()["probabilities"])
 
 
 def test_options_are_written_and_read_back(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from hpcgnn.errors import InputError
-from hpcgnn.nn.model import Model, ModelShape, NodeModel, weights_from_seed
+from hpcgnn.errors import InputError, one_line
+from hpcgnn.nn.model import GraphView, Model, ModelShape, NodeModel, weights_from_seed
 from hpcgnn.nn.models.appnp import APPNP
 from hpcgnn.nn.models.gat import GAT, GATv2
 from hpcgnn.nn.models.gatedgcn import GatedGCN
@@ -28,6 +32,7 @@ from hpcgnn.nn.models.sage import GraphSAGE
 from hpcgnn.nn.models.sign import SIGN
 from hpcgnn.nn.models.transformer import Transformer
 from hpcgnn.nn.node_types import TypedModel
+from hpcgnn.operator import Aggregation
 from hpcgnn.support import load_own
 
 MODELS: Mapping[str, type[Model]] = {
@@ -82,6 +87,11 @@ def find_model(name: str) -> type[Model]:
     if inspect.isabstract(model):
         missing = ", ".join(sorted(model.__abstractmethods__))
         raise InputError(f"model.name = {name!r}: it does not implement {missing}")
+    if not all(isinstance(each, Aggregation) for each in model.aggregations):
+        raise InputError(
+            f"model.name = {name!r}: aggregations are members of hpcgnn.Aggregation, not "
+            f"{model.aggregations}"
+        )
     return model
 
 
@@ -99,7 +109,7 @@ def make_model(
     from the same values; torch's global generator is not changed.
 
     Raises `InputError` if there is no such model, if options of its shape are incompatible, or if
-    the constructor of a user's model fails.
+    the constructor of a user's model fails. A user's model raises it if its output does not fit.
     """
     kind = find_model(name)
     kind.check(shape)
@@ -108,10 +118,38 @@ def make_model(
             body = kind(shape, directed=directed)
             types = shape.type_features
             model: NodeModel = TypedModel(types, body) if types else body
+            if name not in MODELS:
+                _check_tensors(name, body)
+                body.register_forward_hook(partial(_check_output, name))
+        return model.to(dtype)
     except Exception as error:
         if name in MODELS or isinstance(error, InputError):
             raise
+        fault = f"{type(error).__name__}: {one_line(error)}"
+        raise InputError(f"model.name = {name!r}: its constructor raises {fault}") from error
+
+
+def _check_tensors(name: str, model: Model) -> None:
+    """Raise an `InputError` for a tensor that training would change or cannot train."""
+    parameters, buffers = model.named_parameters(), model.named_buffers()
+    for which, tensor in chain(parameters, buffers):
+        kind = "without sizes" if is_lazy(tensor) else str(tensor.dtype).removeprefix("torch.")
+        trains = tensor.is_floating_point() or not isinstance(tensor, nn.Parameter)
+        if is_lazy(tensor) or tensor.is_complex() or not trains:
+            raise InputError(
+                f"model.name = {name!r}: {which} is {kind}; parameters are real numbers, with "
+                "sizes; integers may be buffers"
+            )
+
+
+def _check_output(name: str, model: Model, arguments: tuple[Any, ...], output: Any) -> None:
+    graph: GraphView = arguments[0]
+    ids = graph.active[-1].output_ids if graph.active else graph.node_ids
+    shape = len(ids), model.shape.num_classes
+    is_rows = isinstance(output, torch.Tensor) and output.dtype in (torch.float32, torch.float64)
+    if not is_rows or output.shape != shape:
+        found = f"{output.dtype} {tuple(output.shape)}" if is_rows else type(output).__name__
         raise InputError(
-            f"model.name = {name!r}: its constructor raises {type(error).__name__}: {error}"
-        ) from error
-    return model.to(dtype)
+            f"model.name = {name!r}: forward returns {found}, not float32 or float64 (output "
+            f"nodes, outputs) = {shape}"
+        )

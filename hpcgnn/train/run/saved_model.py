@@ -144,7 +144,7 @@ class SavedModel:
             check_model_tensors(self.checkpoint, model)
             weights = take_rows(model, self.checkpoint.best, self.checkpoint.best)
         model.load_state_dict(weights)
-        return model
+        return model.eval()
 
     def make_model(self, graph: LocalGraph, seed: int) -> NodeModel:
         """Return a new node model for a graph, like the run's; not collective."""
