@@ -284,6 +284,11 @@ def open_graph(
 
 def _config(store: str, sections: Mapping[str, Mapping[str, Any]], *, whole: bool) -> Config:
     """Return the configuration; `whole` if the layers of the model are unknown."""
+    for name, table in sections.items():
+        if not isinstance(table, Mapping):
+            raise InputError(
+                f'{name} = {table!r}: give a table of its keys, such as {{"key": value}}'
+            )
     tables = {name: dict(table) for name, table in sections.items()}
     tables.setdefault("graph", {})["store"] = str(store)
     # Required, but nothing is written.

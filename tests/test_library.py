@@ -110,6 +110,7 @@ def test_without_a_split_predictions_only(comm: MPI.Intracomm, comm_tmp_path: Pa
     [
         ({"model": {"hiden": 3}}, "did you mean 'model.hidden'"),
         ({"modle": {}}, "did you mean 'model'"),
+        ({"model": "gcn"}, "model = 'gcn': give a table"),
         ({"aggregations": ["mean"]}, "aggregations = 'mean': did you mean 'mean_in'"),
         (
             {"aggregations": ["symmetric", "mean_in"]},
