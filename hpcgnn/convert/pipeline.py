@@ -235,9 +235,10 @@ def _write(
         with ranks.agree():
             for column in columns:
                 column.write(writer)
-            if targets is not None and source.targets is not None:
+            if targets is not None and source.targets is not None and nodes.graph is not None:
                 content = io.BytesIO()
-                np.save(content, source.targets)
+                # Graphs behind the last node are not in the store.
+                np.save(content, source.targets[: int(nodes.graph.max(initial=-1)) + 1])
                 write_whole(targets, content.getvalue())
     totals = ranks.gather(own_edges)
     missing_values = total_missing(

@@ -118,8 +118,9 @@ def _with_targets(stored: StoredRows, labelled: Labelled) -> Labelled:
     grid, config, content = context.grid, context.config, ""
     if not config.graph.targets:
         return labelled
+    graphs = np.concatenate(grid.layer.allgather(labelled.ids)) if labelled.num_graphs else None
     with context.trace.span("read.nodes"), agree(grid.world):
-        targets = read_targets(config, store, labelled.ids, labelled.num_graphs)
+        targets = read_targets(config, store, labelled.ids, graphs)
         if grid.rank == 0:
             content = fingerprint_of(config, store)
     assert labelled.split is not None

@@ -34,19 +34,21 @@ class Targets:
 
 
 def read_targets(
-    config: Config, store: GraphStore, ids: GlobalIndices, num_graphs: int = 0
+    config: Config, store: GraphStore, ids: GlobalIndices, graphs: GlobalIndices | None = None
 ) -> Targets:
     """Return the targets of nodes by original ids (n,) int64, or of graphs by their numbers.
 
-    `num_graphs` is the number of graphs in the store if targets are those of graphs, else 0.
+    `graphs` (G,) int64 are the numbers of all graphs in the store, which may have gaps, if targets
+    are those of graphs.
 
     Raises `InputError` if the file cannot be read or does not fit the graph.
     """
     path = Path(config.graph.targets)
     if path.suffix == ".npy":
-        return _from_array(path, num_graphs or store.num_nodes, ids)
+        count = store.num_nodes if graphs is None else int(graphs.max(initial=-1)) + 1
+        return _from_array(path, count, ids)
     if path.suffix == ".csv":
-        return _from_table(path, store, num_graphs, ids)
+        return _from_table(path, store, graphs, ids)
     raise InputError(f"graph.targets: {path}: is neither .npy nor .csv; give one of these")
 
 
@@ -88,7 +90,9 @@ def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
     return Targets(names if len(names) > 1 else ("target",), _finite(path, values))
 
 
-def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndices) -> Targets:
+def _from_table(
+    path: Path, store: GraphStore, graphs: GlobalIndices | None, ids: GlobalIndices
+) -> Targets:
     header, rows = read_csv(path, f"graph.targets: {path}", "give a .npy or .csv file")
     # pandas names columns 0, 1, 2; other numbers are the values of a first node.
     counted = header[1:] == [str(number) for number in range(len(header) - 1)]
@@ -99,7 +103,7 @@ def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndic
             "and each target"
         )
     nodes = [row[0] for row in rows.values()]
-    numbers = _nodes_of(path, store, num_graphs, nodes)
+    numbers = _nodes_of(path, store, graphs, nodes)
     cells = [_number(path, line, cell) for line, row in rows.items() for cell in row[1:]]
     values = np.array(cells).reshape(len(rows), len(header) - 1)
     order = np.argsort(numbers)
@@ -122,9 +126,9 @@ def _is_number(text: str) -> bool:
 
 
 def _nodes_of(
-    path: Path, store: GraphStore, num_graphs: int, texts: Sequence[str]
+    path: Path, store: GraphStore, graphs: GlobalIndices | None, texts: Sequence[str]
 ) -> GlobalIndices:
-    if store.has_names and not num_graphs:
+    if store.has_names and graphs is None:
         numbers = store.find_names(texts)
     else:
         try:
@@ -135,15 +139,14 @@ def _nodes_of(
                 "nodes without names, or numbers of graphs"
             ) from None
     # Unknown names are -1.
-    count = num_graphs or store.num_nodes
-    existing = np.arange(count)
-    if not (num_graphs or store.has_names):
+    existing = np.arange(store.num_nodes) if graphs is None else graphs
+    if graphs is None and not store.has_names:
         # `store` counts the rows that ranks read, each its own share.
         with GraphStore.open(store.path) as whole:
-            existing = whole.read_original_id(0, count)
+            existing = whole.read_original_id(0, store.num_nodes)
     unknown = np.flatnonzero(~np.isin(numbers, existing))
     if len(unknown):
-        kind = "graph" if num_graphs else "node"
+        kind = "node" if graphs is None else "graph"
         missing = texts[int(unknown[0])]
         raise InputError(f"graph.targets: {path}: {store.path} has no {kind} {missing!r}")
     return numbers

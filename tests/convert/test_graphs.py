@@ -179,10 +179,8 @@ def test_faulty_tudatasets_are_told(tmp_path: Path, name: str, text: str) -> Non
 
 def data(size: int, y: object, seed: int = 0, **more: object) -> SimpleNamespace:
     rng = np.random.default_rng(seed)
-    ends = np.array([[0, 1], [1, 0]])
-    return SimpleNamespace(
-        num_nodes=size, edge_index=ends, x=rng.random((size, 2), dtype=np.float32), y=y, **more
-    )
+    more = {"edge_index": np.array([[0, 1], [1, 0]]), **more}
+    return SimpleNamespace(num_nodes=size, x=rng.random((size, 2), dtype=np.float32), y=y, **more)
 
 
 def test_torch_geometric_graphs(tmp_path: Path) -> None:
@@ -198,6 +196,9 @@ def test_torch_geometric_graphs(tmp_path: Path) -> None:
     numbers = [data(3, np.array([0.5])), data(2, np.array([1.25]))]
     report = from_torch_geometric(numbers, tmp_path / "numbers.h5", options=ConvertOptions())
     assert np.load(report.targets).tolist() == [[0.5], [1.25]]
+    empty = data(0, np.array([9.5]), edge_index=np.zeros((2, 0), int))
+    report = from_torch_geometric([numbers[0], empty, numbers[1], empty], tmp_path / "gap.h5")
+    assert np.load(report.targets).tolist() == [[0.5], [9.5], [1.25]]
     several = [data(3, np.array([[0.0, 1.0]])), data(2, np.array([[1.0, 1.0]]))]
     from_torch_geometric(several, tmp_path / "several.h5")
     assert read(tmp_path / "several.h5").labels.tolist() == [[0, 1]] * 3 + [[1, 1]] * 2

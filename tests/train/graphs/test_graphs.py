@@ -243,6 +243,36 @@ def test_graph_numbers_may_have_gaps(comm: MPI.Intracomm, comm_tmp_path: Path) -
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-9)
 
 
+def test_targets_are_those_of_graphs_whose_numbers_have_gaps(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    made, losses = make_graphs(), []
+    for step, form in ((1, "npy"), (3, "npy"), (3, "csv")):
+        folder = comm_tmp_path / f"{step}{form}"
+        file, numbers = folder / f"of_graphs.{form}", step * np.arange(len(made.targets))
+        if comm.rank == 0:
+            folder.mkdir()
+            rows = np.full(numbers[-1] + 1, np.nan)
+            rows[numbers] = made.targets
+            lines = [f"{number},{rows[number]}" for number in numbers]
+            if form == "npy":
+                np.save(file, rows)
+            else:
+                file.write_text("\n".join(["graph,y", *lines]))
+        comm.Barrier()
+        apart = replace(made.graphs, graph=made.graphs.graph * step)
+        store = write_graphs(comm, folder, replace(made, graphs=apart))
+        words = (*WORDS, f"graph.targets={file}", "model.dropout=0", "graphs.batch=0")
+        losses.append(train(comm, make_config(store, folder / "run", *words)).column("train_loss"))
+    for apart_losses in losses[1:]:
+        np.testing.assert_allclose(apart_losses, losses[0], rtol=1e-9)
+    if comm.rank == 0:
+        file.write_text("graph,y\n0,2\n1,3\n")
+    comm.Barrier()
+    with pytest.raises(CollectiveInputError, match="has no graph '1'"):
+        train(comm, make_config(store, comm_tmp_path / "run", *words))
+
+
 @pytest.mark.quality
 def test_numbers_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     if comm.size in (2, 3):
