@@ -26,7 +26,7 @@ from hpcgnn.convert.source import (
     has_few_edges,
 )
 from hpcgnn.convert.splits import labels_of_graphs, random_split, split_of_nodes
-from hpcgnn.convert.tables.codes import SIGNS
+from hpcgnn.convert.tables.codes import SIGNS, report_gaps
 from hpcgnn.convert.tables.node_data import with_graphs
 from hpcgnn.errors import InputError
 from hpcgnn.storage import (
@@ -39,7 +39,6 @@ from hpcgnn.storage import (
 )
 from hpcgnn.storage.by_ranks import open_store
 
-_FEW_CLASSES = 8
 """With at most as many classes, gaps in their numbers cost nothing."""
 
 
@@ -361,21 +360,15 @@ def _report_signs(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
 
 
 def _report_gaps(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
-    """Report numbers of classes most of which do not occur: a model has an output for each."""
+    """Report numbers of classes most of which do not occur."""
     if labels is None or labels.multi_label or labels.class_names:
-        return
-    if labels.num_classes <= _FEW_CLASSES:
         return
     given = labels.values[labels.values >= 0]
     dense = labels.num_classes < len(given)
     own = np.flatnonzero(np.bincount(given)) if dense else np.unique(given)
     occurring = set[int]().union(*ranks.gather(set(own.tolist())))
-    if labels.num_classes > 2 * len(occurring) and ranks.rank == 0:
-        report(
-            f"{path}: labels go up to {labels.num_classes - 1:,}, but only {len(occurring):,} of "
-            f"the {labels.num_classes:,} classes occur, and a model has an output for each; number "
-            "the classes from 0 without gaps, or write them as words"
-        )
+    if ranks.rank == 0:
+        report_gaps(str(path), labels.num_classes, len(occurring))
 
 
 def _missing(

@@ -146,6 +146,44 @@ def test_faults_name_the_column(
         convert(monkeypatch, tmp_path, "pay.csv", *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "column", "message"),
+    [
+        (("--edge-labels", "c"), "-2,-1,0,2", "-1 is no label, but -2 would be a class"),
+        (("--edge-targets", "c"), "1 2,3 4,5 6,7 8", "c to predict for edges: a column has vec"),
+        (("--edge-labels", "c,dst"), "1 0,0 1,1 1,0 0", "c and dst to predict for edges"),
+    ],
+)
+def test_columns_that_lose_labels_or_have_several_numbers_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    column: str,
+    message: str,
+) -> None:
+    lines = [f'{n},{n % 2},"{each}"' for n, each in enumerate(column.split(","))]
+    (tmp_path / "e.csv").write_text("\n".join(["src,dst,c", *lines]) + "\n")
+    with pytest.raises(InputError, match=message):
+        convert(monkeypatch, tmp_path, "e.csv", *words)
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"), [((2019, 2020), True), ((0, 8), True), ((0, 7), False)]
+)
+def test_numbers_of_classes_with_gaps_are_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    classes: tuple[int, int],
+    *,
+    told: bool,
+) -> None:
+    (tmp_path / "e.csv").write_text("src,dst,c\n0,1,{}\n1,2,{}\n2,0,-1\n".format(*classes))
+    with convert(monkeypatch, tmp_path, "e.csv", "--edge-labels", "c") as store:
+        assert len(store.edge_labels) == classes[1] + 1
+    assert ("only 2 of the" in capsys.readouterr().err) == told
+
+
 def test_words_for_missing_labels_of_edges_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

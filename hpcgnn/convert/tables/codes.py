@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcgnn.console import report
 from hpcgnn.convert.read.tables import Table, classes_of
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, first_true
@@ -14,6 +15,8 @@ NO_CLASS = frozenset({"", "-1", "nan", "NaN"})
 
 SIGNS = "have no label, and all others are of class 1; if -1 is a class, write 0 for it"
 """Report for labels that are only -1 and 1."""
+
+_FEW_CLASSES = 8
 
 READ_AS_CLASS = "is read as a class; leave missing labels empty"
 """Report for words such as NA among the classes."""
@@ -30,6 +33,16 @@ _SPLIT_WORDS = {
     **{str(int(part)): part for part in Split},
 }
 _MASK_WORDS = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0, "": 0}
+
+
+def report_gaps(where: str, num_classes: int, occurring: int) -> None:
+    """Report numbers of classes most of which do not occur: a model has an output for each."""
+    if num_classes > max(_FEW_CLASSES, 2 * occurring):
+        report(
+            f"{where}: labels go up to {num_classes - 1:,}, but only {occurring:,} of the "
+            f"{num_classes:,} classes occur, and a model has an output for each; number the "
+            "classes from 0 without gaps, or write them as words"
+        )
 
 
 def roles_of(block: Table, column: int) -> NDArray[np.uint8]:

@@ -21,7 +21,7 @@ from hpcgnn.convert.read.tables import (
     numbers_of,
 )
 from hpcgnn.convert.source import EdgeChunk, EdgeStream
-from hpcgnn.convert.tables.codes import NO_CLASS, READ_AS_CLASS, SIGNS, roles_of
+from hpcgnn.convert.tables.codes import NO_CLASS, READ_AS_CLASS, SIGNS, report_gaps, roles_of
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
 from hpcgnn.errors import InputError, named
 from hpcgnn.storage import EdgeColumns, EdgeData, Split, first_true
@@ -116,6 +116,12 @@ class EdgeFiles:
             return replace(columns, num_labels=1)
         if not first.targets:
             return columns
+        targets = [(file.table, file.targets) for file in self.files]
+        if common_width(targets, "edges") != len(self.labels):
+            raise InputError(
+                f"{first.table.path}: {' and '.join(self.labels)} to predict for edges: a column "
+                "has vectors; give each number a column of its own"
+            )
         dtype = "<f4" if self.are_numbers else "|u1"
         return replace(columns, num_labels=len(first.targets), label_dtype=dtype)
 
@@ -294,6 +300,7 @@ def _find_words(edges: EdgeFiles, role: str, path: Path, ranks: RankGroup) -> li
 
 
 _MOST_CLASSES = 1 << 20
+_NEGATIVE = re.compile(r"-\d+")
 
 
 def find_classes(edges: EdgeFiles, path: Path, ranks: RankGroup) -> EdgeFiles:
@@ -312,10 +319,17 @@ def find_classes(edges: EdgeFiles, path: Path, ranks: RankGroup) -> EdgeFiles:
     with ranks.agree():
         if not words:
             raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")
+        if "-1" in all_words and (negative := list(filter(_NEGATIVE.fullmatch, words))):
+            raise InputError(
+                f"{path}: --edge-labels: -1 is no label, but {negative[0]} would be a class; write "
+                "classes as words, or as whole numbers from 0"
+            )
         if all(word.isdecimal() and len(word) < 20 and str(int(word)) == word for word in words):
             highest = max(map(int, words))
             if highest >= _MOST_CLASSES:
                 raise InputError(f"{path}: --edge-labels: class {highest}; number classes from 0")
+            if ranks.rank == 0:
+                report_gaps(f"{path}: --edge-labels", highest + 1, len(words))
             words = [str(number) for number in range(highest + 1)]
     return replace(edges, labels=tuple(words))
 
