@@ -23,7 +23,7 @@ from hpcgnn.typing import FloatArray, GlobalIndices, MakeRows, Mask
 
 _BLOCK_BYTES = 8 << 20
 _COLUMNS = 16
-_ROUNDING = 64
+ROUNDING = 64
 """A column is constant if its deviation is at most so many units in the last place of its mean."""
 _UNEVEN = 30.0
 """Ratio of a column's size to the smallest deviation from which it hides the other column."""
@@ -200,7 +200,7 @@ def _measure(grid: ProcessGrid, features: FloatArray, rows: Mask | None) -> Feat
         mean, variance, _ = moments(wide, grid.sum_over_blocks)
         deviation = variance.sqrt()
         # The deviation of a constant column is only rounding of its mean.
-        deviation[deviation <= _ROUNDING * torch.finfo(wide.dtype).eps * mean.abs()] = 0
+        deviation[deviation <= ROUNDING * torch.finfo(wide.dtype).eps * mean.abs()] = 0
         scale.mean[some], scale.deviation[some] = mean.numpy(), deviation.numpy()
     return scale
 

@@ -20,6 +20,7 @@ from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.comm.row_map import found_among
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
+from hpcgnn.graph.inputs import ROUNDING
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, OpenStore, Split, read_csv
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
@@ -196,7 +197,8 @@ def target_scale(
         if len(large := np.flatnonzero(~np.isfinite(deviations))):
             name = targets.names[int(large[0])]
             raise InputError(f"{where}: values of {name!r} are too large; give them in other units")
-    deviations[deviations == 0] = 1
+    # The deviation of a constant target is only rounding of its mean.
+    deviations[deviations <= ROUNDING * np.finfo(np.float64).eps * np.abs(means)] = 1
     # A mean far from 0 keeps more digits, so that its error is below 10^-5 deviations.
     far = np.log10(np.maximum(np.abs(means) / deviations, 1)).astype(int)
     return _rounded(means, far), _rounded(deviations, np.zeros_like(far))

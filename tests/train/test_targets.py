@@ -163,6 +163,21 @@ def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path, 
         np.testing.assert_allclose(mine.column(name), one.column(name), rtol=1e-9)
 
 
+def test_a_target_that_is_constant_in_training_has_deviation_one(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    graph = make_graph()
+    store = write_store(comm, comm_tmp_path, graph)
+    # The means of these are rounded.
+    constant = np.array([0.1, 1 / 3, 1e7 / 3])
+    targets = np.where((graph.split == Split.TRAIN)[:, None], constant, constant + 2)
+    file = write_targets(comm, comm_tmp_path / "t.npy", targets)
+    words = (f"graph.targets={file}", "train.dtype=float64", "train.epochs=1")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *words))
+    (line,) = run.metrics
+    assert line["test_loss"] == pytest.approx(line["test_rmse"] ** 2, rel=0.5)
+
+
 BAD = {
     "rows": (np.zeros((5, 2)), (), "has 5 rows, not one for each of the ids 0 to 60"),
     "text": (np.array(["a"] * 61), (), "of <U1; give numbers"),
