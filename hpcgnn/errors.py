@@ -123,7 +123,7 @@ def instead_of(name: str, names: Collection[str], listed_by: str = "") -> str:
     """
     if nearest := meant_by(name, names):
         return f"did you mean {' or '.join(map(repr, nearest))}?"
-    if not names:
+    if not any(names):
         return "there are none"
     listed = ", ".join(sorted(names)[:_MOST_NAMES])
     if len(names) <= _MOST_NAMES:

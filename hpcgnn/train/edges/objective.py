@@ -56,7 +56,7 @@ from hpcgnn.train.links.requested_pairs import RequestedPairs, find_rows
 from hpcgnn.train.multi_label import LabelRule
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
-from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
+from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, require_equal
 from hpcgnn.train.sources.source import StepData
 from hpcgnn.typing import FloatArray, GlobalIndices
 
@@ -308,6 +308,12 @@ class EdgeObjective(SingleObjective):
             names = relations_to_predict(store, options.relations or saved.trained.predicted)
             check_relations("edges.relations", names, store)
             width, symmetric = num_features(store, names, read=options.features), store.undirected
+            of_model = saved.checkpoint.best
+            read = of_model["decoder.first.weight"].shape[1]
+            read -= 2 * (options.width or config.model.hidden)
+            require_equal(store.path, "features of an edge to predict", width, read)
+            count = len(of_model["decoder.relations"]) + 1
+            require_equal(store.path, "number of predicted relations", len(names), count)
         scale, kind = None, "several" if facts.multi_label else "classes"
         if facts.targets:
             scale = TargetScale(facts.targets, facts.target_means, facts.target_scales)

@@ -315,6 +315,24 @@ def test_relations_of_another_store_in_another_order(
 
 
 @pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        ("edge_features", "features of an edge to predict 2, but it was trained with 0"),
+        ("relation", "number of predicted relations 2, but it was trained with 1"),
+    ],
+)
+def test_a_store_whose_edges_the_model_cannot_predict_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, without: str, message: str
+) -> None:
+    graph, comm, other = ugly_edges("classes", relations=True), MPI.COMM_SELF, tmp_path / "other.h5"
+    store_from_arrays(other, graph.arrays())
+    store = replace(graph, **{without: None}).write(comm, tmp_path)
+    run = train(comm, make_config(store, tmp_path / "run", *WORDS))
+    with pytest.raises(InputError, match=rf"other\.h5 does not fit the model: {message}"):
+        predict_with(comm, run, monkeypatch, capsys)(tmp_path / "out.npy", "--store", other)
+
+
+@pytest.mark.parametrize(
     ("rows", "message"),
     [
         ([(99, 0, "first"), (0, -5, "first")], "edges has no node 99; give ids"),
