@@ -132,6 +132,14 @@ def test_signs_of_npz_are_told(
         (("--edge-labels", "amount,odd"), "line 2: several labels of an edge must be 0 or 1"),
         (("--edge-labels", "nothing"), "has no column 'nothing'"),
         (("--edge-split", "kind"), "none is expected"),
+        (
+            ("--columns", "src=source,dst=target,weight=speed", "--edge-targets", "speed"),
+            "speed is the weight of edges, and a model would read what",
+        ),
+        (
+            ("--columns", "src=source,dst=target,relation=kind", "--edge-labels", "kind"),
+            "kind is the relation of edges, and a model would read what",
+        ),
     ],
 )
 def test_faults_name_the_column(
@@ -144,6 +152,36 @@ def test_faults_name_the_column(
     (tmp_path / "pay.csv").write_text("\n".join([HEAD, *lines]) + "\n")
     with pytest.raises(InputError, match=message):
         convert(monkeypatch, tmp_path, "pay.csv", *words)
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("source,target,weight", ("--edge-targets", "weight")),
+        ("source,target,w", ("--edge-labels", "w")),
+        ("source,target,relation", ("--edge-targets", "relation", "--format", "edge-list")),
+        ("u,v,x", ("--edge-targets", "x")),
+        ("x,u,v", ("--edge-targets", "x")),
+        ("u,x,v", ("--edge-features", "x")),
+    ],
+)
+def test_columns_of_edge_data_are_no_ends_and_no_weights_to_predict_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, words: tuple[str, ...]
+) -> None:
+    places = [name not in {"source", "target", "u", "v"} for name in head.split(",")]
+    lines = [head]
+    for source, target, value in ((0, 1, 0), (2, 1, 3), (3, 0, 2)):
+        ends = iter((source, target))
+        lines.append(",".join(str(value if is_value else next(ends)) for is_value in places))
+    (tmp_path / "e.csv").write_text("\n".join(lines) + "\n")
+    with convert(monkeypatch, tmp_path, "e.csv", *words) as store:
+        block, data = store.read_adjacency(0, 4), store.read_edge_data(0, 4)
+    # An edge of value 0 is not one of weight 0.
+    assert block.indices.tolist() == [3, 0, 2]
+    assert np.diff(block.indptr).tolist() == [1, 2, 0, 0]
+    assert block.weights is None
+    values = data.features if data.labels is None else data.labels
+    assert values.ravel().tolist() == [2, 0, 3]
 
 
 @pytest.mark.parametrize(

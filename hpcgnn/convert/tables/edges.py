@@ -1,7 +1,7 @@
 """Edge tables: the roles of columns, the relations that they name, and the stream of edges."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,11 +61,6 @@ class EdgeColumnNames:
     def __post_init__(self) -> None:
         if self.labels and self.targets:
             raise InputError("--edge-labels and --edge-targets: give edges classes or numbers")
-
-    @property
-    def count(self) -> int:
-        """The number of columns."""
-        return len([*self.features, *self.labels, *self.targets]) + (self.split is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +188,28 @@ def open_edges(
     files = []
     for path in paths:
         table = open_file(path, header=True if by_name else None)
-        roles = dict(_edge_roles(table, columns, usual, more.count, section))
         features = tuple(table.column(name, section or "--edge-features") for name in more.features)
-        if more.split is not None:
-            roles["split"] = table.column(more.split, "--edge-split")
+        splits = [table.column(more.split, "--edge-split")] if more.split is not None else []
         labels = [table.column(name, "--edge-labels") for name in more.labels]
         targets = [table.column(name, "--edge-targets") for name in more.targets]
+        predicted = {*labels, *targets}
+        roles = _edge_roles(table, columns, usual, ({*features, *splits}, predicted), section)
+        for role in {"weight", "relation"} & roles.keys():
+            if roles[role] in predicted:
+                remedy = "--format edge-list" if role == "relation" else "--columns without it"
+                raise InputError(
+                    f"{path}: {table.describe(roles[role])} is the {role} of edges, and a model "
+                    f"would read what it is to predict; name another column, or give {remedy}"
+                )
+        if splits:
+            roles["split"] = splits[0]
         if len(labels) == 1:
             roles["label"] = labels.pop()
         files.append(EdgeFile(table, roles, features, targets=(*labels, *targets)))
     first = files[0].table
     column = files[0].columns.get("weight", -1)
     named = columns_by_role(first, _EDGE_NAMES).get("weight", -1)
-    if columns is None and column != named:
+    if columns is None and column not in (-1, named):
         report(
             f"{first.path}: column {column + 1} (first value {first.head[0][column]}) is read as "
             "edge weights; if it is a time or another number, name the columns with --columns"
@@ -218,10 +222,14 @@ def _edge_roles(
     file: TableFile,
     columns: Sequence[str] | None,
     usual: Mapping[int, tuple[str, ...]],
-    num_features: int,
+    data: tuple[Collection[int], Collection[int]],
     section: str,
 ) -> dict[str, int]:
-    """Return the column of each role in a file of edges."""
+    """Return the column of each role in a file of edges.
+
+    `data` are the columns of features and splits, and those to predict. The latter are not weights,
+    whatever their name: a model would read them.
+    """
     if columns is not None and any("=" in word for word in columns):
         pairs = [word.partition("=")[::2] for word in columns]
         _check_roles([role for role, _ in pairs])
@@ -229,11 +237,13 @@ def _edge_roles(
         return {role: file.column(name, option) for role, name in pairs if role != "skip"}
     if columns is None:
         named = columns_by_role(file, _EDGE_NAMES)
+        if named.get("weight") in data[1]:
+            del named["weight"]
         if "src" in named and "dst" in named:
             return named if 4 in usual else {k: v for k, v in named.items() if k != "relation"}
-        columns = usual.get(len(file.names) - num_features)
-        if columns is not None and num_features:
-            columns = (*columns, *["skip"] * num_features)
+        others = [n for n in range(len(file.names)) if all(n not in columns for columns in data)]
+        if (roles := usual.get(len(others))) is not None:
+            return dict(zip(roles, others, strict=True))
     if columns is None:
         line = file.header_line or first_line(file)
         remedy = f"with --columns, a list of {', '.join(ROLES)}, or of src=NAME and the like"
