@@ -22,6 +22,11 @@ from hpcgnn.storage.members import Members, attribute
 def read_version(root: Members) -> int:
     """Return the format version, after checking that this program reads it."""
     fault = "is an HDF5 file but not a store of hpcgnn; make one with hpcgnn convert"
+    if (kind := root.format() or "").startswith(f"{schema.FORMAT} "):
+        fault = (
+            f"is a file of {kind}, not of a graph; name a store made by hpcgnn convert, and of "
+            "program graphs only with train.task=programs"
+        )
     return root.version(schema.FORMAT, schema.FORMAT_VERSIONS, fault, "graph")
 
 

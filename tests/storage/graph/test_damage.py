@@ -108,6 +108,10 @@ def test_other_contents(tmp_path: Path) -> None:
         file["x"] = [1, 2]
     with pytest.raises(StorageFormatError, match="is an HDF5 file but not a store of hpcgnn"):
         GraphStore.open(path)
+    with h5py.File(path, "w") as file:
+        file.attrs["format"] = "hpcgnn program graphs"
+    with pytest.raises(StorageFormatError, match="is a file of hpcgnn program graphs, not of a"):
+        GraphStore.open(path)
 
 
 def test_no_file(tmp_path: Path) -> None:
