@@ -161,8 +161,16 @@ def _is_tag(name: str, values: Array) -> bool:
     return whole and len(np.unique(values)) <= _MOST_TAGS
 
 
-def _check_same_tags(where: str, first: Mapping[str, Array], data: Mapping[str, Array]) -> None:
-    """Raise `InputError` if group numbers, which become features, differ from the first step's."""
+def _check_step(
+    where: str, first: Mapping[str, Array], data: Mapping[str, Array], left_out: set[str]
+) -> None:
+    """Raise `InputError` if group numbers, which become features, differ from the first step's.
+
+    Report what the first step lacks, and add it to `left_out`.
+    """
+    if later := sorted(data.keys() - first.keys() - left_out):
+        left_out.update(later)
+        report(f"{where}: left out, since step 0 lacks it: {', '.join(later)}")
     for name, values in first.items():
         if _is_tag(name, np.asarray(values)) and not np.array_equal(
             values, data.get(name, np.empty(0))
@@ -177,12 +185,13 @@ def _series(steps: MeshSteps, kept: Array) -> FieldSeries | None:
     """Return the point data as fields."""
     first = steps.point_data(0)
     steps_read: dict[int, Mapping[str, Array]] = {0: first}
+    left_out: set[str] = set()
 
     def read_step(name: str, step: int, start: int, stop: int) -> Array:
         if step not in steps_read:
             steps_read.clear()
             steps_read[step] = steps.point_data(step)
-            _check_same_tags(steps.where(step), first, steps_read[step])
+            _check_step(steps.where(step), first, steps_read[step], left_out)
         values = steps_read[step].get(name)
         if values is None or np.shape(values) != np.shape(first[name]):
             shape = "is missing" if values is None else f"has shape {np.shape(values)}"
@@ -210,7 +219,7 @@ def _series(steps: MeshSteps, kept: Array) -> FieldSeries | None:
         )
     if not fields:
         for step in range(1, steps.count):
-            _check_same_tags(steps.where(step), first, steps.point_data(step))
+            _check_step(steps.where(step), first, steps.point_data(step), left_out)
         return None
     times = None if steps.times is None else np.array(steps.times)
     return join_fields(fields, times, where=steps.where(0).partition(", step")[0])

@@ -184,16 +184,26 @@ class _LongTable:
         ]
         if not columns or used & set(columns) or len(set(columns)) < len(columns):
             names = " and ".join(expected[:-1])
-            raise InputError(f"{flag}: {file.path} needs columns of values besides {names}")
+            raise InputError(
+                f"{flag}: {file.path} needs columns of values besides {names}; name those that "
+                "begin with empty fields: values=A:B"
+            )
+        described = list(map(file.describe, columns))
+        for name in described:
+            if described.count(name) > 1:
+                raise InputError(f"{file.path}: two columns are called {name!r}; rename one")
         unused = {*range(len(file.names))} - {*used, *columns, file.index}
         if unused and not fields:
             names = ", ".join(file.describe(column) for column in sorted(unused))
-            report(f"{file.path}: columns without numbers are left out: {names}")
+            report(
+                f"{file.path}: columns without numbers in the first rows are left out: {names}; "
+                f"{flag} values=A:B reads them"
+            )
         return cls(
             file=file,
             time=time,
             ends=tuple(ends),
-            values={file.describe(column): column for column in columns},
+            values=dict(zip(described, columns, strict=True)),
             nodes=nodes,
             rows=rows,
             dtype=np.dtype(options.take("dtype") or "float32"),
@@ -211,7 +221,8 @@ class _LongTable:
         shape = (len(columns), len(times), count)
         values = _mapped(shape, self.dtype, np.nan)
         seen = _mapped(shape[1:], np.dtype(np.bool_), False)
-        narrowing = Narrowing(self.dtype, "the value in column {}", missing=True)
+        escaped = [name.replace("{", "{{").replace("}", "}}") for name in self.values]
+        narrowings = [Narrowing(self.dtype, f"the value of {e}", missing=True) for e in escaped]
         for table, rows, ends, numbers in self._blocks(columns):
             steps = np.searchsorted(times, rows)
             cells = steps * count + numbers
@@ -225,10 +236,10 @@ class _LongTable:
                     f"{self.rows.repeated_remedy}"
                 )
             seen[steps, numbers] = True
-            block = np.stack([table.numbers(column) for column in columns], axis=1)
-            block = narrowing.rows(block, table.locate)
-            for index, name in enumerate(self.values):
-                values[index, steps, numbers] = block[:, index] * self.rows.signs(name, *ends)
+            for index, (name, column) in enumerate(self.values.items()):
+                numbers_read = table.numbers(column)[:, None]
+                block = narrowings[index].rows(numbers_read, table.locate)[:, 0]
+                values[index, steps, numbers] = block * self.rows.signs(name, *ends)
         of_edges = isinstance(self.rows, _EdgeRows)
         size = len(self.rows.slots) if isinstance(self.rows, _EdgeRows) else count
         fields = [

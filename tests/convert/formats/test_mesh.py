@@ -169,6 +169,23 @@ def test_files_are_steps(tmp_path: Path) -> None:
     check_series(read(pvd(tmp_path, [0.25, 1, 8]))[0], [0.25, 1, 8])
 
 
+@pytest.mark.parametrize("begins_with", ["fields", "nothing"])
+def test_what_only_later_steps_have_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], begins_with: str
+) -> None:
+    steps = files(tmp_path)
+    last = meshio.read(steps[2])
+    meshio.Mesh(POINTS, CELLS, {**last.point_data, "late": np.arange(6.0)}).write(steps[2])
+    if begins_with == "nothing":
+        meshio.Mesh(POINTS, CELLS).write(steps[0])
+    read(*steps)
+    told = capsys.readouterr().err
+    assert "flow_2.vtu: left out, since step 0 lacks it: late\n" in told
+    assert ("flow_1.vtu: left out, since step 0 lacks it: T, u" in told) == (
+        begins_with == "nothing"
+    )
+
+
 def exodus(path: Path, times: list[float], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write the point data of an Exodus file; meshio is made to return its mesh."""
     names = ("T", "uX", "uY", "uZ")

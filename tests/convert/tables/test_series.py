@@ -145,6 +145,7 @@ BAD = {
     ),
     "no values": ("time,node\n0,0\n", "", "needs columns of values besides"),
     "values twice": (GOOD, "--series-columns values=a:a", "needs columns of values besides"),
+    "one name": ("time,node,a,a\n0,0,1,2\n", "", "two columns are called 'a'"),
     "twice": (GOOD + "0,1,9\n", "", "line 5: this time and node already have a row"),
     "no node": (GOOD + "0,,9\n", "", "line 5, column 2 is empty"),
     "no number": (GOOD + "2s,1,9\n", "", "line 5: the time '2s' is no number"),
@@ -162,7 +163,7 @@ BAD = {
     "infinite": (
         GOOD + "2,1,1e300\n",
         "--num-nodes 4",
-        "line 5: the value in column 1 is inf",
+        "line 5: the value of a is inf",
     ),
     "no date": ("time,node,a\nmon,0,1\ntue,1,2\n", "", "give ISO dates"),
     "zones": (
@@ -200,5 +201,5 @@ def test_what_a_table_loses_is_told(
     with run(tmp_path, monkeypatch, "--series table.csv") as store:
         assert list(store.fields) == ["a"]
     told = capsys.readouterr().err
-    assert "table.csv: columns without numbers are left out: kind" in told
-    assert "line 3: the value in column 1 is rounded from 1700000001 to 1700000000" in told
+    assert "table.csv: columns without numbers in the first rows are left out: kind; " in told
+    assert "line 3: the value of a is rounded from 1700000001 to 1700000000" in told
