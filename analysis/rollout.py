@@ -5,6 +5,7 @@
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ class Truth:
             block = store.read_adjacency(0, store.num_nodes)
             self._edges = np.lexsort((np.repeat(ids, np.diff(block.indptr)), ids[block.indices]))
         self._start = start = int(rollout.attributes["start"])
+        self._means = json.loads(rollout.attributes.get("means", "{}"))
         trajectory_end = np.searchsorted(store.trajectory_starts, start, side="right")
         self._stop = int(store.trajectory_starts[trajectory_end])
         # A rollout begins with the start step itself or with the one after; its time decides.
@@ -52,8 +54,12 @@ class Truth:
         return None if self._first + step >= self._stop else self._read(name, self._first + step)
 
     def before(self, name: str) -> FloatArray:
-        """Return the values of the last input step; NaN if that step is itself predicted."""
+        """Return the values of the last input step as they were read, means where missing.
+
+        They are NaN if that step is itself predicted.
+        """
         values = self._read(name, self._start)
+        values = np.where(np.isnan(values), self._means.get(name, np.nan), values)
         return values if self._first > self._start else np.full_like(values, np.nan)
 
     def weights(self, name: str) -> FloatArray:

@@ -10,7 +10,8 @@ and, where fields of edges are predicted, sorted by source and target:
     /edge_id           int64[m, 2] original ids of sources and targets
     /edge_values/NAME  float32[K, m, F], or float64; the same attributes
 
-Attributes record the run, the store and the last step that the model read. An `.xdmf` next to the
+Attributes record the run, the store, the last step that the model read, and the means that it read
+where a target was missing. An `.xdmf` next to the
 file describes it to ParaView: fields at each time on a point cloud, or on cells. For ParaView the
 file also has views of each step, and the cells as rows of nodes:
 

@@ -13,12 +13,14 @@ from hpcgnn.typing import FloatArray, Mask
 
 
 @collective
+@np.errstate(over="ignore", invalid="ignore")
 def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
     """Return the scales of frames and of model outputs over ranks, rows and training steps.
 
     Each step is read once. Frames are measured on all rows, outputs on those that are not fixed.
 
-    Raises `CollectiveInputError` if a step cannot be read, or if there is no value to predict.
+    Raises `CollectiveInputError` if a step cannot be read, if there is no value to predict, or if
+    values are too large.
     """
     sorts = series.columns.rows.map(
         lambda columns, weights, fixed: _Measured(
@@ -41,7 +43,16 @@ def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
                 f"fields: {names}: no value to train on: at all training steps each is missing, "
                 "given (fields.fixed, fields.edge_fixed), or of a node of weight 0"
             )
-    return sorts.map(lambda rows: RowScales(rows.frames.over(grid), rows.outputs.over(grid)))
+    scales = sorts.map(lambda rows: RowScales(rows.frames.over(grid), rows.outputs.over(grid)))
+    with agree(grid.world):
+        for columns, rows in zip(series.columns.rows, scales, strict=True):
+            for name, own in columns.slices.items():
+                if not np.isfinite(rows.frames.deviation[own]).all():
+                    raise InputError(
+                        f"fields: {name}: values are too large to have a deviation in float64; "
+                        "replace those that mark missing ones by NaN, or choose another unit"
+                    )
+    return scales
 
 
 class _Measured:

@@ -36,8 +36,8 @@ class RolledStep:
     is_known
         Whether this step is in the trajectory.
     unchanged
-        (rows, W) float64 targets of the last frame before the rollout. NaN where missing, and
-        everywhere if targets are predicted at the same step.
+        (rows, W) float64 targets of the last frame that the model read from the store, means where
+        they were missing. NaN if targets are predicted at the same step.
     """
 
     step: int
@@ -50,8 +50,8 @@ class RolledStep:
 class RolloutErrors:
     """The errors of rollouts after each number of steps.
 
-    The baseline beside the model predicts that nothing changes: it repeats the last frame before
-    the rollout, where that is known.
+    The baseline beside the model predicts that nothing changes: it repeats the last frame that the
+    model read from the store. So both have errors of the same values.
     """
 
     def __init__(self, unroller: Unroller, scales: Scales, steps: int) -> None:
@@ -121,6 +121,14 @@ class Rollouts:
         """Return empty error sums for rollouts of `steps` steps."""
         return RolloutErrors(self.unroller, self._scales, steps)
 
+    def target_means(self) -> dict[str, list[float]]:
+        """Return the means of the targets' columns, read where a value is missing."""
+        return {
+            field.name: scales.frames.mean[rows.slices[field.name]].tolist()
+            for rows, scales in zip(self.series.columns.rows, self._scales, strict=True)
+            for field in rows.targets
+        }
+
     @property
     def first_step(self) -> int:
         """The number of steps from an anchor to the first predicted step."""
@@ -143,7 +151,7 @@ class Rollouts:
         last = series.last_step(anchor)
         sample = self._frames(anchor - series.windows.history + 1, anchor)
         frames = self.unroller.read(sample)
-        unchanged = _targets(dynamics, sample.at(-1).map(Tensor.double))
+        unchanged = _targets(dynamics, frames[-1])
         if not shift:
             # The anchor itself is predicted first, so no earlier targets are read.
             unchanged = unchanged.map(lambda rows: torch.full_like(rows, torch.nan))

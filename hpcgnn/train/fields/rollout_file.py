@@ -1,6 +1,7 @@
 """Write a rollout to a file, streamed by all ranks in the order of original ids."""
 
 import contextlib
+import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -58,7 +59,8 @@ def write_rollout(
                     first = anchor + rollouts.first_step
                     files.append(NekFolder(path, folder, fields, first, times))
                 else:
-                    counts, notes = (rollouts.num_nodes, num_edges), {**origin, "start": anchor}
+                    counts, means = (rollouts.num_nodes, num_edges), rollouts.target_means()
+                    notes = {**origin, "start": anchor, "means": json.dumps(means)}
                     cells = None if like is None else read_cells(like)
                     file = RolloutFile(path, fields, times, counts, notes, cells)
                     files.append(stack.enter_context(file))

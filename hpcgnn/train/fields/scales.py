@@ -72,8 +72,9 @@ class Scale:
     @classmethod
     def rounded(cls, count: FloatArray, mean: FloatArray, deviation: FloatArray) -> "Scale":
         """Return a scale without the digits that depend on the order of sums."""
-        # A constant column has only the rounding errors of its sums as deviation.
-        varies = (count > 0) & (deviation > 1e-12 * np.abs(mean))
+        # A constant column has only the rounding errors of its sums as deviation. Overflow is no
+        # constant.
+        varies = (count > 0) & ~(deviation <= 1e-12 * np.abs(mean))
         size = np.where(varies, deviation, 1)
         size = np.array([float(f"{value:.5e}") for value in size.tolist()]).reshape(size.shape)
         grain = size / _STEPS_OF_DEVIATION

@@ -257,3 +257,14 @@ def test_what_does_not_work_is_one_line(
     store = write_series(comm, comm_tmp_path, planted())
     with pytest.raises(CollectiveInputError, match=message):
         train(comm, field_config(store, comm_tmp_path / "run", *words))
+
+
+@pytest.mark.max_ranks(2)
+def test_numbers_that_mark_missing_values_are_named(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    fields = planted()
+    fields.values["p"][3, 4] = np.finfo(np.float64).max
+    store = write_series(comm, comm_tmp_path, fields)
+    with pytest.raises(CollectiveInputError, match="fields: p: values are too large"):
+        train(comm, field_config(store, comm_tmp_path / "run", "fields.inputs=['u', 'p']"))
