@@ -264,6 +264,8 @@ _OF_NODES = lacks(
 def format_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FORMATS) -> str:
     """Return the format to write; raises `InputError` if no ending or option names one."""
     if options.like is not None and options.output.suffix != ".xdmf":
+        remedy = "is a mesh, whose cells only an .xdmf shows; write -o NAME.xdmf"
+        require(not options.like.is_file(), "--like", options.like, remedy)
         return _NEKRS
     format_name: str = options.format or options.output.suffix.removeprefix(".")
     if format_name not in formats:

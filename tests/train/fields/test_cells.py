@@ -99,3 +99,5 @@ def test_cells_come_back(
     comm.Barrier()
     with pytest.raises(CollectiveInputError, match=r"other.vtu: its points are not the nodes"):
         predict(folder / "no.xdmf", "--rollout", 1, "--like", folder / "other.vtu")
+    with pytest.raises(CollectiveInputError, match=r"is a mesh, .*; write -o NAME.xdmf"):
+        predict(folder / "no.h5", "--rollout", 1, "--like", folder / "0.vtu")
