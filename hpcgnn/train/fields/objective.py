@@ -62,6 +62,13 @@ class FieldReport(GraphReport):
                 f"steps: {unusual} of {len(self.lengths)} differ from the median length {usual:g}; "
                 "the model takes each for one step"
             )
+        for part in PARTS[1:]:
+            wanted = getattr(self.config.fields, part)
+            if wanted and not self.counted["samples"][part]:
+                notes.append(
+                    f"fields.{part} = {wanted}: no sample fits into such a part; raise it"
+                    + (", or the last model is kept" if part == "valid" else "")
+                )
         if share >= _MUCH_DROPOUT:
             # With the default, which suits classes, a regression model stays near the mean.
             notes.append(f"model.dropout = {share}: models hardly learn fields with it; set 0")

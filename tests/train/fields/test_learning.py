@@ -127,6 +127,16 @@ def test_a_gap_between_steps_is_told(
         assert "steps: 1 of 30 differ from the median length 0.5; the model takes" in caplog.text
 
 
+def test_a_part_without_samples_is_told(
+    comm: MPI.Intracomm, comm_tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Parts of 8, 4 and 4 steps; a sample is 5.
+    run_on(comm, comm_tmp_path, planted(), "train.epochs=1", "fields.history=4")
+    if comm.rank == 0:
+        assert "fields.valid = 0.25: no sample fits into such a part; raise it, or" in caplog.text
+        assert "fields.test = 0.25: no sample fits into such a part; raise it" in caplog.text
+
+
 SAMPLES = ("fields.batch=3", "fields.noise=0.1", "fields.unroll=2")
 BATCHES = {
     "messages": ("model.name=meshgraphnet", "model.num_layers=2"),
