@@ -10,7 +10,7 @@ from hpcgnn.convert.read.tables import Table, classes_of
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, first_true
 
-NO_CLASS = frozenset({"", "-1", "nan", "NaN"})
+NO_CLASS = frozenset({"", "-1", "-1.0", "nan", "NaN"})
 """Words in a column of classes that mean no class."""
 
 SIGNS = "have no label, and all others are of class 1; if -1 is a class, write 0 for it"

@@ -193,7 +193,7 @@ def open_edges(
         labels = [table.column(name, "--edge-labels") for name in more.labels]
         targets = [table.column(name, "--edge-targets") for name in more.targets]
         predicted = {*labels, *targets}
-        roles = _edge_roles(table, columns, usual, ({*features, *splits}, predicted), section)
+        roles = _edge_roles(table, columns, usual, {*features, *splits, *predicted}, section)
         for role in {"weight", "relation"} & roles.keys():
             if roles[role] in predicted:
                 remedy = "--format edge-list" if role == "relation" else "--columns without it"
@@ -222,13 +222,13 @@ def _edge_roles(
     file: TableFile,
     columns: Sequence[str] | None,
     usual: Mapping[int, tuple[str, ...]],
-    data: tuple[Collection[int], Collection[int]],
+    data: Collection[int],
     section: str,
 ) -> dict[str, int]:
     """Return the column of each role in a file of edges.
 
-    `data` are the columns of features and splits, and those to predict. The latter are not weights,
-    whatever their name: a model would read them.
+    `data` are the columns of features and splits, and those to predict. They are not weights,
+    whatever their name: edges of weight 0 are left out, and a model would read what it predicts.
     """
     if columns is not None and any("=" in word for word in columns):
         pairs = [word.partition("=")[::2] for word in columns]
@@ -237,11 +237,11 @@ def _edge_roles(
         return {role: file.column(name, option) for role, name in pairs if role != "skip"}
     if columns is None:
         named = columns_by_role(file, _EDGE_NAMES)
-        if named.get("weight") in data[1]:
+        if named.get("weight") in data:
             del named["weight"]
         if "src" in named and "dst" in named:
             return named if 4 in usual else {k: v for k, v in named.items() if k != "relation"}
-        others = [n for n in range(len(file.names)) if all(n not in columns for columns in data)]
+        others = [number for number in range(len(file.names)) if number not in data]
         if (roles := usual.get(len(others))) is not None:
             return dict(zip(roles, others, strict=True))
     if columns is None:

@@ -1,6 +1,7 @@
 """Tables of edges and nodes: names, headers, labels, splits, features, types; faulty tables."""
 
 import gzip
+from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
@@ -735,7 +736,19 @@ def test_columns_of_edges_are_features(tmp_path: Path) -> None:
         np.testing.assert_array_equal(features, [[7.5, 2], [4, 3], [-1, 1]])
         # As copies of the store have it, for example a partitioned one.
         assert store.header({}).edge_feature_names == ("day", "weight")
-        np.testing.assert_array_equal(store.read_adjacency(0, 3).weights, [2, 3, 1])
+        assert store.read_adjacency(0, 3).weights is None
+    # An edge of value 0 stays one.
+    path.write_text("src,dst,weight,day,note\nb,a,0,7.5,x\na,c,1,-1,y\nc,b,3,4,z\n")
+    convert(path, tmp_path / "out.h5", format_name="edge-list", options=options)
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        features = store.read_edge_data(0, 3).features
+        np.testing.assert_array_equal(features, [[7.5, 0], [4, 3], [-1, 1]])
+    # Both if it is said.
+    both = replace(options, columns=("src", "dst", "weight", "skip", "skip"))
+    convert(path, tmp_path / "both.h5", format_name="edge-list", options=both)
+    with GraphStore.open(tmp_path / "both.h5") as store:
+        np.testing.assert_array_equal(store.read_adjacency(0, 3).weights, [3, 1])
+        assert store.header({}).edge_feature_names == ("day", "weight")
     for name, message in (("colour", "has no column 'colour'"), ("note", "column 5 holds 'x'")):
         options = ConvertOptions(edge_features=(name,))
         with pytest.raises(InputError, match=message):
