@@ -97,3 +97,6 @@ class SamplingConfig:
         positive = all(fan_out > 0 for fan_out in self.fan_outs) and bool(self.fan_outs) == by_layer
         remedy = "neighbour needs one per layer, as [10, 5]; other samplers need none"
         require(positive, "sampling.fan_outs", self.fan_outs, remedy)
+        counts = self.estimator == "unbiased" or (self.coverage > 0 and not by_layer)
+        remedy = "needs sampling.coverage above 0, and another sampler than neighbour"
+        require(counts, "sampling.estimator", self.estimator, remedy)

@@ -284,6 +284,12 @@ def test_bad_configurations_name_the_key(tmp_path: Path) -> None:
     for word in ("sampling.budget=0", "sampling.sampler=all", "sampling.fan_outs=[2]"):
         with pytest.raises(InputError, match=word.split("=")[0]):
             make_config(tmp_path / "x.h5", tmp_path / "run", word)
+    for words in (
+        ("sampling.coverage=0",),
+        ("sampling.sampler=neighbour", "sampling.fan_outs=[2, 2]"),
+    ):
+        with pytest.raises(InputError, match=r"sampling.estimator = 'ratio': needs"):
+            make_config(tmp_path / "x.h5", tmp_path / "run", *words, "sampling.estimator=ratio")
 
 
 INDUCTIVE = ("train.inductive=true", "model.norm=batch", "graph.normalize_features=standard")
