@@ -150,16 +150,21 @@ class NodeTraits:
     """Data of nodes that layers may read beside their rows.
 
     `types` (rows,) int64 is None if there is one type. `edge_means` (rows, F) are the mean features
-    of a node's in-edges, zero without any; None if the model does not read them.
+    of a node's in-edges, zero without any; None if the model does not read them. If edges are
+    sampled, `degrees` (rows,) are the in-degrees in the whole graph, and `mean_log_degree` is the
+    mean of log(1 + degree) over its nodes; else None.
     """
 
     types: Tensor | None = None
     edge_means: Tensor | None = None
+    degrees: Tensor | None = None
+    mean_log_degree: Tensor | None = None
 
     def __getitem__(self, rows: Tensor) -> "NodeTraits":
         """Return the data of some nodes."""
-        pick = (None if trait is None else trait[rows] for trait in (self.types, self.edge_means))
-        return NodeTraits(*pick)
+        traits = self.types, self.edge_means, self.degrees
+        types, means, degrees = (None if trait is None else trait[rows] for trait in traits)
+        return NodeTraits(types, means, degrees, self.mean_log_degree)
 
 
 @dataclass(frozen=True, eq=False)

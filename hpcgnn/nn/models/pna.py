@@ -22,7 +22,7 @@ class PNALayer(nn.Module):
 
     m_i are the mean, minimum, maximum and standard deviation of messages
     ``W [x_i, x_j, e_ij] + b``; d_i is the in-degree. The mean is over the nodes of the current
-    graph, or of each of several graphs.
+    graph, or of each of several graphs. If edges are sampled, both are of the whole graph.
     """
 
     def __init__(self, in_width: int, out_width: int, num_edge_features: int) -> None:
@@ -37,13 +37,17 @@ class PNALayer(nn.Module):
         edges, own = view.edges, view.own(x)
         states = edges.stored if edges.stored.shape[1] else None
         reduced, _ = self.messages.reduced(edges, own, x, states, *REDUCE)
-        degrees = edges.degrees.to(widened(x[:0]).dtype)[:, None]
+        traits = view.own_traits
+        counted = edges.degrees if traits.degrees is None else traits.degrees
+        degrees = counted.to(widened(x[:0]).dtype)[:, None]
         # torch's log1p gives other bits at the end of an array; log does not.
         logs = torch.log(degrees + 1)
         if isinstance(view.sums, GraphSums):
             # What is computed of a graph must not depend on the graphs beside it.
             graphs = view.sums.graphs
             mean = rows_at_nodes(mean_of_graphs(logs, graphs), graphs)
+        elif traits.mean_log_degree is not None:
+            mean = traits.mean_log_degree.to(logs.dtype)
         else:
             mean, _, _ = moments(logs, view.sums)
         # As in PyG, a node without edges is attenuated like one with one edge. If the graph has no

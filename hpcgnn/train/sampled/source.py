@@ -54,6 +54,7 @@ def make_input(
     views, options = SampledViews(context, graph, aggregations), context.config.sampling
     parts = options.topology == "partitioned"
     with context.trace.span("plan.sampling"):
+        views.know_degrees()
         if options.sampler == "neighbour":
             return BatchInput(views, examples.in_batches(graph), parts=parts)
         make = SubgraphInput.of_part if parts else SubgraphInput.of_whole

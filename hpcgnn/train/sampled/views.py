@@ -8,7 +8,7 @@ import torch
 from numpy.typing import DTypeLike
 
 from hpcgnn.autograd import DistinctSums, GraphMembers
-from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.comm import ProcessGrid, RowMap, allreduce_sum
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.operators import row_ids_of, rows_by_relation, traced_sums
@@ -16,6 +16,8 @@ from hpcgnn.nn import GraphView, LayerView, NodeFeatures, NodeTraits, TypedRows
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sampling import FanOutLayer, LayeredSample, SampledPattern, Subgraph
 from hpcgnn.sparse import DistCSR, EdgeFeatures, EdgeTable, LocalCSR
+from hpcgnn.sparse.pieces import row_pieces
+from hpcgnn.spmd import collective
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
@@ -126,6 +128,35 @@ class SampledViews:
         self._weighted = config.sampling.coverage > 0
         self._in_parts = config.sampling.topology == "partitioned"
         self._ratio = config.sampling.estimator == "ratio"
+        self._mean_log_degree: torch.Tensor | None = None
+
+    @collective
+    def know_degrees(self) -> None:
+        """Let layers that pass messages scale by degrees of the whole graph, as evaluations do."""
+        if not any(kind.passes_messages for kind in self._aggregations):
+            return
+        # In pieces to save memory. Equal degrees are counted, so that the order of the nodes does
+        # not change rounding.
+        num_roots = self.graph.edges.num_roots
+        pieces = [slice(0, 0), *row_pieces(self.graph.edges.indptr[: num_roots + 1])]
+        counted = [
+            np.unique(self._degrees(np.arange(rows.start, rows.stop)), return_counts=True)
+            for rows in pieces
+        ]
+        found, counts = (np.concatenate(arrays) for arrays in zip(*counted, strict=True))
+        degrees, positions = np.unique(found, return_inverse=True)
+        sums = np.array([np.log1p(degrees) @ np.bincount(positions, counts), num_roots])
+        if self._in_parts:
+            allreduce_sum(self.context.grid.layer, sums)
+        self._mean_log_degree = self._device.tensor(sums[:1] / max(sums[1], 1))
+
+    def _degrees(self, nodes: Array) -> GlobalIndices:
+        """Return the number of edges into nodes (n,), where only these are indexed."""
+        ends, table = self.graph.edges.indptr, self.graph.table
+        first, last = ends[:-1][nodes], ends[1:][nodes]
+        if table is not None and table.starts is not None:
+            first, last = table.starts[first], table.starts[last]
+        return last - first
 
     @property
     def parts(self) -> tuple[ProcessGrid, SampledGraph, SamplingConfig]:
@@ -231,7 +262,10 @@ class SampledViews:
         if isinstance(features, TypedRows):
             types = self._device.tensor(features.types.numpy()[inputs].astype(np.int64))
         if table is None or not self._reads_means:
-            return NodeTraits(types)
+            mean, degrees = self._mean_log_degree, None
+            if mean is not None:
+                degrees = self._device.tensor(self._degrees(inputs))
+            return NodeTraits(types, degrees=degrees, mean_log_degree=mean)
         counts, numbers = table.edges_of(entries.numbers)
         rows: LocalIndices = np.repeat(entries.rows, counts)
         factors: FloatArray = np.repeat(entries.row_factors, counts)

@@ -141,6 +141,32 @@ def test_a_sample_of_everything_is_the_full_graph(
     np.testing.assert_allclose(sampled, full, rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sampling.sampler=neighbour", "sampling.fan_outs=[1000, 1000]"),
+        (
+            "sampling.sampler=node",
+            "sampling.budget=40000",
+            "sampling.topology=partitioned",
+            "sampling.halo=2",
+        ),
+    ],
+    ids=["fan-outs", "parts"],
+)
+def test_degrees_are_those_of_the_whole_graph(
+    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """With all messages, what PNA scales by degrees is as in full-graph training."""
+    store = write_store(comm, comm_tmp_path, make_graph(directed=False), parts=comm.size)
+    common = ("model.name=pna", "model.dropout=0", "train.dtype=float64", "train.epochs=2")
+    common += ("run.save_predictions=false",)
+    full = losses(comm, comm_tmp_path / "full", store, *common)
+    of_all = ("train.task=sampled", "sampling.steps=1", "sampling.coverage=0")
+    sampled = losses(comm, comm_tmp_path / "sampled", store, *common, *of_all, *words)
+    np.testing.assert_allclose(sampled, full, rtol=1e-9)
+
+
 @pytest.mark.parametrize("model", ["sage", "gat", "transformer"])
 def test_features_of_edges_come_with_samples(
     comm: MPI.Intracomm, comm_tmp_path: Path, model: str
