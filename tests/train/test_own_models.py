@@ -299,7 +299,7 @@ ODD = {
     "wide": r"forward returns torch.float32 \(\d+, 8\), not .* = \(\d+, 4\)",
     "flat": r"forward returns torch.float32 \(\d+,\), not ",
     "long": r"forward returns torch.float32 \(\d+, 4\), not ",
-    "integer rows": "forward returns Tensor, not float32 or float64",
+    "integer rows": "forward returns torch.int64 ",
     "nothing": "forward returns NoneType, not float32",
 }
 ODD_RANKS = {

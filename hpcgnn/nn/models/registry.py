@@ -146,10 +146,12 @@ def _check_output(name: str, model: Model, arguments: tuple[Any, ...], output: A
     graph: GraphView = arguments[0]
     ids = graph.active[-1].output_ids if graph.active else graph.node_ids
     shape = len(ids), model.shape.num_classes
-    is_rows = isinstance(output, torch.Tensor) and output.dtype in (torch.float32, torch.float64)
-    if not is_rows or output.shape != shape:
-        found = f"{output.dtype} {tuple(output.shape)}" if is_rows else type(output).__name__
-        raise InputError(
-            f"model.name = {name!r}: forward returns {found}, not float32 or float64 (output "
-            f"nodes, outputs) = {shape}"
-        )
+    found = type(output).__name__
+    if isinstance(output, torch.Tensor):
+        if output.dtype in (torch.float32, torch.float64) and output.shape == shape:
+            return
+        found = f"{output.dtype} {tuple(output.shape)}"
+    raise InputError(
+        f"model.name = {name!r}: forward returns {found}, not float32 or float64 (output nodes, "
+        f"outputs) = {shape}"
+    )
