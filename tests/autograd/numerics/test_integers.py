@@ -158,7 +158,9 @@ def test_training_rounds_and_results_do_not(
             store, comm_tmp_path / products, *words, f"train.products={products}"
         )
         losses[products] = training.train(comm, config).column("train_loss")
-        assert ways == (set() if products == "floats" else {"forward", "backward"})
+        # A rank may have too few rows.
+        found = set[str]().union(*comm.allgather(ways))
+        assert found == (set() if products == "floats" else {"forward", "backward"})
     np.testing.assert_allclose(losses["int8"], losses["floats"], rtol=0.05)
     assert losses["int8"] != losses["floats"]
 

@@ -160,7 +160,8 @@ def test_steps_are_not_rounded_to_integers(
     store = write_series(comm, comm_tmp_path, planted())
     words = (*WORDS, "train.dtype=float32", "train.products=int8", "model.hidden=64")
     run = train(comm, field_config(store, comm_tmp_path / "run", *words, "model.num_layers=3"))
-    assert calls
+    # A rank may have too few rows.
+    assert comm.allreduce(len(calls)) > 0
     calls.clear()
     with hpcgnn.Stepper(comm, run.path) as stepper:
         stepper.step(stepper.stored(3))
