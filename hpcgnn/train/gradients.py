@@ -96,7 +96,8 @@ def unequal(comm: Communicator, tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the names of tensors that are not equal on all ranks."""
     here = {name: array_crc(value.detach().cpu().numpy()) for name, value in tensors.items()}
     first, *others = comm.allgather(here)
-    return [name for name, crc in first.items() if any(each[name] != crc for each in others)]
+    names = dict.fromkeys(name for each in (first, *others) for name in each)
+    return [name for name in names if any(each.get(name) != first.get(name) for each in others)]
 
 
 @collective

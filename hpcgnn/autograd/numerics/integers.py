@@ -22,6 +22,8 @@ _CHUNK_ROWS = 1 << 10
 """Rows a thread whose integers and sums stay in a core's cache."""
 _SUMMED_ROWS = 1 << 11
 """Rows whose columns have a scale: their sums of 32 bits cannot overflow."""
+_MOST_WIDTH = 1 << 17
+"""Columns of rows whose products of 14 bits cannot overflow a sum of 32."""
 _LEAST_WIDTH = 64
 """Columns of rows, and of products, from which rounding takes a small share of the time."""
 
@@ -87,7 +89,9 @@ class IntegerArithmetic(Arithmetic):
         # Functions of torch compute the rows of other classes.
         return (
             type(rows) is Tensor
+            and rows.dtype in (torch.float32, torch.bfloat16)
             and rows.ndim == 2
+            and rows.shape[1] <= _MOST_WIDTH
             and rows.is_contiguous()
             and len(rows) >= _CHUNK_ROWS
             and min(matrix.shape) >= _LEAST_WIDTH

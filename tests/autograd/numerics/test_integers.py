@@ -99,12 +99,19 @@ def test_processors_without_integers_are_refused() -> None:
         assert run.returncode == 0 or "no AVX512-VNNI, AVX-VNNI or AMX" in run.stderr
 
 
-def test_few_or_narrow_rows_are_multiplied_as_ever() -> None:
+def test_few_or_narrow_rows_are_multiplied_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, matrix, _ = operands(65, 257, torch.float32)
     calculates = IntegerArithmetic(lambda: True)
     for few, some in ((rows[:1023], matrix), (rows, matrix[:, :63]), (rows[:, :63], matrix[:63])):
         given = few.contiguous(), some.contiguous()
         assert torch.equal(calculates.product(*given), Arithmetic().product(*given))
+    # Positions of nodes are computed in float64; the sum of 2^17 products of 127 fits 32 bits.
+    double = rows.double(), matrix.double()
+    assert torch.equal(calculates.product(*double), Arithmetic().product(*double))
+    assert torch.equal(calculates.contract(double[0], double[0]), double[0].t() @ double[0])
+    assert integers._MOST_WIDTH * 127**2 < 2**31
+    monkeypatch.setattr(integers, "_MOST_WIDTH", 64)
+    assert torch.equal(calculates.product(rows, matrix), Arithmetic().product(rows, matrix))
     off = IntegerArithmetic(lambda: False)
     assert torch.equal(off.product(rows, matrix), Arithmetic().product(rows, matrix))
 
