@@ -24,6 +24,7 @@ class Trait(Enum):
     EQUAL_BITS = "computes equal bits at any distribution of the rows"
     GPU = "computes on GPUs"
     SIXTEEN_BITS = "keeps rows in 16 bits"
+    INTEGER_PRODUCTS = "multiplies rows of nodes in 8 bits"
     ROUNDED_ROWS = "sends rows in fewer bits than it computes with"
     PACKED_ROWS = "sends rows in 8, 4 or 2 bits"
     TWO_BIT_ROWS = "sends rows in 2 bits"

@@ -57,6 +57,11 @@ class RunPosition:
         """Treat rows that travel inside the block as gradients."""
         return self._on("backward")
 
+    @property
+    def trains(self) -> bool:
+        """Whether this is part of an epoch, and no evaluation."""
+        return self.now.epoch > _BEFORE_EPOCHS and self.now.way != "unpacked"
+
     def unpacked(self) -> AbstractContextManager[None]:
         """Do not pack rows that travel inside the block, which are results.
 

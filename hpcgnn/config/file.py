@@ -17,7 +17,11 @@ from hpcgnn.errors import InputError, instead_of, meant_by
 _SECTIONS: Mapping[str, type] = dict(typing.get_type_hints(Config))
 _REPLACED = {
     ("train", "activations"): (None, "train.precision=bfloat16 has replaced it, for all rows"),
-    ("train", "weight_decay_layers"): ("all", "write train.weight_decays=['layers.0.*=NUMBER']"),
+    ("train", "weight_decay_layers"): (
+        "all",
+        "write train.weight_decay=0 and train.weight_decays=['layers.0.*=NUMBER'], with node types "
+        "'inputs.*=NUMBER' too; in the config.toml of a run likewise",
+    ),
 }
 """Keys of earlier versions, with the value that has no effect, and what replaces others."""
 

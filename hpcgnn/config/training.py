@@ -159,16 +159,17 @@ class TrainConfig:
     )
     products: str = option(
         "floats",
-        "floats, or int8: training on CPUs multiplies rows and weights of at least 64 columns that "
-        "are rounded to 8 bits; evaluations and predictions are not rounded",
+        "floats, or int8: training on CPUs multiplies nodes' rows and weights that are rounded to "
+        "8 bits, from 1,024 rows and 64 columns; evaluations and predictions are not rounded",
         values=("floats", "int8"),
         traits={
-            "int8": lacks(
-                {
+            "int8": needs(
+                Trait.INTEGER_PRODUCTS,
+                lacks={
                     Trait.EQUAL_BITS: "its products are rounded",
                     Trait.GPU: "its products are those of CPUs",
                     Trait.OWN_LOOPS: "your own loops multiply as they say",
-                }
+                },
             )
         },
         only_with={"dtype": ("float32",)},

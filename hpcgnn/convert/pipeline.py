@@ -39,8 +39,6 @@ from hpcgnn.storage import (
 )
 from hpcgnn.storage.by_ranks import open_store
 
-"""With at most as many classes, gaps in their numbers cost nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Report:

@@ -69,12 +69,12 @@ class Context:
 def computing_as(
     grid: ProcessGrid, config: Config, trace: TraceRecorder | None = None
 ) -> AbstractContextManager[None]:
-    """Return a context manager for the arithmetic of models, as train.reproducible and others say.
+    """Return a context manager for the arithmetic of models.
 
-    Results are computed without rounding to integers.
+    It is exact with train.reproducible, and rounds to integers in training with train.products.
     """
     if config.train.reproducible:
         return computing_with(ExactArithmetic(grid, trace))
     if config.train.products == "int8":
-        return computing_with(IntegerArithmetic(lambda: grid.run_position.now.way != "unpacked"))
+        return computing_with(IntegerArithmetic(lambda: grid.run_position.trains))
     return nullcontext()

@@ -11,9 +11,9 @@ and, where fields of edges are predicted, sorted by source and target:
     /edge_values/NAME  float32[K, m, F], or float64; the same attributes
 
 Attributes record the run, the store, the last step that the model read, and the means that it read
-where a target was missing. An `.xdmf` next to the
-file describes it to ParaView: fields at each time on a point cloud, or on cells. For ParaView the
-file also has views of each step, and the cells as rows of nodes:
+where a target was missing. An `.xdmf` next to the file describes it to ParaView: fields at each
+time on a point cloud, or on cells. For ParaView the file also has views of each step, and the cells
+as rows of nodes:
 
     /steps/NAME/K  a virtual dataset, step K of NAME
     /cells         int64[m, k]; cells of several kinds in one row, each after the number of its

@@ -94,10 +94,10 @@ def clip_gradients(
 @collective
 def unequal(comm: Communicator, tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the names of tensors that are not equal on all ranks."""
-    here = {name: array_crc(value.detach().cpu().numpy()) for name, value in tensors.items()}
-    first, *others = comm.allgather(here)
-    names = dict.fromkeys(name for each in (first, *others) for name in each)
-    return [name for name in names if any(each.get(name) != first.get(name) for each in others)]
+    checksums = {name: array_crc(value.detach().cpu().numpy()) for name, value in tensors.items()}
+    of_ranks = comm.allgather(checksums)
+    names = dict.fromkeys(name for crcs in of_ranks for name in crcs)
+    return [name for name in names if len({crcs.get(name) for crcs in of_ranks}) > 1]
 
 
 @collective

@@ -40,7 +40,7 @@ from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.tasks import Pair, Task
 
 _MOST_SHORT_SESSIONS = 3
-"""Sessions in a row that may be stopped before their first epoch."""
+"""Sessions in a row that may be stopped before they end an epoch; the last is an error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,9 +199,9 @@ class OpenRun:
         short = [session for session in latest if session.get("stopped") and not session["epochs"]]
         if len(short) == _MOST_SHORT_SESSIONS:
             raise InputError(
-                f"stopped before the first epoch, {len(short)} times in a row: the job's time is "
-                f"too short to set up ({short[-1]['wall_s']:.0f} s); give it more, then start the "
-                "same command again"
+                f"stopped {len(short)} times in a row before an epoch ended, this time after "
+                f"{short[-1]['wall_s']:.0f} s: give the job more time, then start the same command "
+                "again"
             )
 
     @collective

@@ -207,7 +207,9 @@ def test_a_signal_before_the_first_epoch(
     assert not (early.path / "metrics.jsonl").exists()
     assert training.train(comm, config, training.StopAfter(0)).status == EXIT_REQUEUE
     # It would be started again without end.
-    with pytest.raises(CollectiveInputError, match="before the first epoch, 3 times in a row"):
+    with pytest.raises(
+        CollectiveInputError, match="stopped 3 times in a row before an epoch ended"
+    ):
         training.train(comm, config, training.StopAfter(0))
     assert training.train(comm, config, training.StopAfter(1)).status == EXIT_REQUEUE
     assert training.train(comm, config, training.StopAfter(0)).status == EXIT_REQUEUE

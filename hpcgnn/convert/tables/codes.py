@@ -17,6 +17,7 @@ SIGNS = "have no label, and all others are of class 1; if -1 is a class, write 0
 """Report for labels that are only -1 and 1."""
 
 _FEW_CLASSES = 8
+"""With at most as many classes, gaps in their numbers cost nothing."""
 
 READ_AS_CLASS = "is read as a class; leave missing labels empty"
 """Report for words such as NA among the classes."""

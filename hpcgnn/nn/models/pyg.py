@@ -36,6 +36,7 @@ _LACKS: Reasons = {
     Trait.LAYER_VIEWS: "its module is called with all rows",
     Trait.REPLICAS: "its module runs once for each block row",
     Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
+    Trait.INTEGER_PRODUCTS: "its module is torch's, which multiplies by itself",
     Trait.ROUNDED_ROWS: "its edge ids travel as rows",
     Trait.MOVING_EDGES: "its module reads the store's edge features",
 }

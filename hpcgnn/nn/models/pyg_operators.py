@@ -29,6 +29,7 @@ _LACKS: Reasons = {
     **UNKNOWN,
     Trait.LAYER_VIEWS: "its module may join any rows",
     Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
+    Trait.INTEGER_PRODUCTS: "its module is torch's, which multiplies by itself",
     Trait.GPU: "its module runs on CPUs only",
     Trait.EDGE_WEIGHTS: "its layers are called without weights",
 }

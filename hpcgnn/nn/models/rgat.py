@@ -52,6 +52,7 @@ class RGAT(HeadsModel):
     lacks = MappingProxyType(
         {
             Trait.GPU: "its maps of relations run on CPUs only",
+            Trait.INTEGER_PRODUCTS: "its maps of relations are applied as rows are read",
             Trait.PUSHES: "only the owner of a row knows its relation",
         }
     )

@@ -132,11 +132,11 @@ class Stepper:
                 raise InputError(f"step: {len(states)} states; give the last {self.history}")
             frames.extend(dynamics.filled(self._frame(state)) for state in states)
             following = self._frame({**states[-1], **(given or {})})
-        arithmetic, unpacked = (
+        with (
+            torch.no_grad(),
             computing_as(self.grid, self._config),
             self.grid.run_position.unpacked(),
-        )
-        with torch.no_grad(), arithmetic, unpacked:
+        ):
             outputs = dynamics.outputs(self._model, frames, None)
         predicted = dynamics.predicted(outputs, frames[-1])
         return self._state(dynamics.follow(predicted, following))

@@ -48,6 +48,7 @@ class ProgramObjective(Objective, About):
         Trait.BLOCK_ROWS: "its model and data are in [programs]",
         Trait.EQUAL_BITS: "its sums round in the order of the ranks",
         Trait.SIXTEEN_BITS: "its rows are in train.dtype",
+        Trait.INTEGER_PRODUCTS: "its products are those of its propagator",
         Trait.SOME_EDGES: "its splits are of programs",
         Trait.NODE_SPLITS: "its splits are of programs",
         Trait.LABELLED_NODES: "it reads no labels of nodes",

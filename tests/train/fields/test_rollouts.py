@@ -19,6 +19,7 @@ from hpcgnn.autograd.numerics import integers
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Rollout
+from tests.support.integers import needs_integers, round_small_graphs
 from tests.support.series import field_config, planted, symmetric, with_holes, write_series
 from tests.support.training import predict_with, train
 
@@ -148,12 +149,13 @@ def test_what_never_has_a_value_stays_missing(
             np.testing.assert_allclose(states[0]["u"], values[ids], rtol=1e-10, atol=1e-12)
 
 
+@needs_integers
 def test_steps_are_not_rounded_to_integers(
     comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
     inside = integers._multiply
-    monkeypatch.setattr(integers, "_CHUNK_ROWS", 4)
+    round_small_graphs(monkeypatch)
     monkeypatch.setattr(
         integers, "_multiply", lambda *given, **named: calls.append(1) or inside(*given, **named)
     )
