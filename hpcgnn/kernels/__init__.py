@@ -13,7 +13,7 @@ for mismatched shapes, decreasing offsets and row numbers out of range.
 This package imports nothing but NumPy and its own extension.
 """
 
-from hpcgnn.kernels._kernels import CodedColumns, available_isas
+from hpcgnn.kernels._kernels import CodedColumns, available_isas, is_intel
 from hpcgnn.kernels.attention import (
     attention_backward,
     attention_backward_rows,

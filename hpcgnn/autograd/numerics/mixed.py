@@ -16,7 +16,7 @@ from torch import Tensor
 from hpcgnn import kernels
 from hpcgnn.autograd.epilogue import apply_epilogue
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.numerics.blas import bfloat16_is_fast
+from hpcgnn.autograd.numerics.blas import bfloat16_is_fast, kernels_are_fast
 from hpcgnn.autograd.sparse_features import SparseFeatures
 
 PRECISIONS = ("float32", "bfloat16")
@@ -28,6 +28,9 @@ _CACHED_ROWS = 1 << 12
 """Rows of a chunk that is read without being widened."""
 _NARROW = 128
 """Columns of results up to which the kernels of this package are mostly faster than BLAS."""
+_LEAST_TERMS, _MOST_SUMMED = 64, 512
+"""Where these kernels are fast at any width: terms of a float32 product from which they are faster
+than BLAS, and columns up to which they are in sums over rows of 16 bits."""
 _MIXED = {torch.float32, torch.bfloat16}
 """Dtypes that libraries do not multiply together, so that the result takes a pass more."""
 _WIDENED = 1 << 19
@@ -97,7 +100,8 @@ def narrowed(
     """
     if gradient.dtype == dtype:
         return gradient
-    is_narrow = factors is not None and all(factor.shape[1] <= _NARROW for factor in factors)
+    most = _MOST_SUMMED if kernels_are_fast() else _NARROW
+    is_narrow = factors is not None and all(factor.shape[1] <= most for factor in factors)
     stays = is_narrow and _multiplies(gradient, dtype)
     return gradient if stays else _converted(gradient, dtype)
 
@@ -120,7 +124,7 @@ def multiply(rows: Tensor, matrix: Tensor, out: Tensor, bias: Tensor | None = No
     With a `bias` (columns,), in the dtype of weights, that is added. `out` may be float32 beside
     rows of 16 bits.
     """
-    if _is_narrow(rows, out):
+    if _takes_kernel(rows, out):
         arrays = _arrays(rows, _weights(matrix), out)
         shift = None if bias is None else memory_of(rows).array(bias.contiguous())
         kernels.dense_product(*arrays, bias=shift, half="bfloat16")
@@ -144,7 +148,7 @@ def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
     if isinstance(rows, SparseFeatures):
         rows.write_product(matrix, total, accumulate=True)
         return
-    if _is_narrow(rows, total):
+    if _takes_kernel(rows, total):
         arrays = _arrays(rows, _weights(matrix), total)
         kernels.dense_product(*arrays, accumulate=True, half="bfloat16")
         return
@@ -171,7 +175,7 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
         return rows.contract(gradient)
     turned = gradient.shape[1] < rows.shape[1]
     wide, narrow = (rows, gradient) if turned else (gradient, rows)
-    if _is_narrow(wide, narrow):
+    if _takes_kernel(wide, narrow, is_summed=True):
         total = gradient.new_zeros((wide.shape[1], narrow.shape[1]), dtype=torch.float32)
         kernels.dense_contraction(*_arrays(wide, narrow, total), half="bfloat16")
         return total.t().contiguous() if turned else total
@@ -191,18 +195,30 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     return total
 
 
-def _is_narrow(rows: Tensor, few: Tensor) -> bool:
-    """Return whether kernels of this package multiply rows, where `few` have few columns."""
+def _takes_kernel(rows: Tensor, other: Tensor, *, is_summed: bool = False) -> bool:
+    """Return whether kernels of this package multiply rows; `other` is the result.
+
+    In a sum over rows it is the operand with fewer columns.
+    """
     return (
         # Functions of torch compute the rows of other classes.
-        type(rows) is type(few) is Tensor
+        type(rows) is type(other) is Tensor
         and rows.is_cpu
         and rows.ndim == 2
-        and few.shape[1] <= _NARROW
         and rows.is_contiguous()
-        and few.is_contiguous()
-        and _multiplies(rows, few.dtype)
+        and other.is_contiguous()
+        and _multiplies(rows, other.dtype)
+        and (other.shape[1] <= _NARROW or _takes_wide(rows, other, is_summed=is_summed))
     )
+
+
+def _takes_wide(rows: Tensor, other: Tensor, *, is_summed: bool) -> bool:
+    if not kernels_are_fast():
+        return False
+    is_wide = rows.dtype == other.dtype == torch.float32
+    if is_summed:
+        return not is_wide and other.shape[1] <= _MOST_SUMMED
+    return not is_wide or rows.shape[1] >= _LEAST_TERMS
 
 
 def _multiplies(rows: Tensor, dtype: torch.dtype) -> bool:

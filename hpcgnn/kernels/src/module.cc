@@ -6,6 +6,7 @@
 
 NB_MODULE(_kernels, m) {
   m.def("available_isas", &hpcgnn::kernels::available_isas);
+  m.def("is_intel", &hpcgnn::kernels::is_intel);
   hpcgnn::kernels::bind_coded(m);
   hpcgnn::kernels::bind_sparse(m);
   hpcgnn::kernels::bind_pattern(m);

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 from mpi4py import MPI
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpcgnn import kernels
 from hpcgnn.autograd.numerics import blas, mixed
 from hpcgnn.comm import ProcessGrid
 
@@ -49,13 +51,13 @@ def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("question", ["_takes_onednn", "_times_bfloat16"])
+@pytest.mark.parametrize("question", ["_takes_onednn", "_times_bfloat16", "_is_intel"])
 def test_ranks_that_find_different_products_faster_multiply_alike(
     question: str, comm: MPI.Comm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
-    for name in ("_takes_onednn", "_times_bfloat16"):
+    for name in ("_takes_onednn", "_times_bfloat16", "_is_intel"):
         is_no = name == question and comm.rank == comm.size - 1
         monkeypatch.setattr(blas, name, lambda no=is_no: not no)
     monkeypatch.setattr(blas, "_found", {})
@@ -64,7 +66,8 @@ def test_ranks_that_find_different_products_faster_multiply_alike(
         with ProcessGrid(comm) as grid:
             blas.multiply_alike(grid)
         assert blas.multiply_by_fastest() == ("torch" if question == "_takes_onednn" else "oneDNN")
-        assert blas.bfloat16_is_fast() == (question == "_takes_onednn")
+        assert blas.bfloat16_is_fast() == (question != "_times_bfloat16")
+        assert blas.kernels_are_fast() == (question != "_is_intel")
         # Only "bf16" lets torch multiply float32 by oneDNN.
         assert settings.fp32_precision == ("ieee" if question == "_takes_onednn" else "bf16")
     finally:
@@ -137,3 +140,44 @@ def test_a_processor_without_16_bit_products_widens(monkeypatch: pytest.MonkeyPa
     assert not blas._times_bfloat16()
     took[torch.bfloat16] = 0.4
     assert blas._times_bfloat16()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("widths", [(70, 200), (40, 200), (600, 600)])
+def test_wide_products_of_kernels_and_libraries_agree(
+    widths: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (inner, width), is_wide = widths, dtype == torch.float32
+    monkeypatch.setattr(mixed, "bfloat16_is_fast", lambda: False)
+    calls: list[str] = []
+    for name in ("dense_product", "dense_contraction"):
+        monkeypatch.setattr(kernels, name, _counted(getattr(kernels, name), name, calls))
+    draw = torch.Generator().manual_seed(4)
+    rows = torch.randn(135, inner, generator=draw).to(dtype)
+    matrix, bias = torch.randn(inner, width, generator=draw), torch.randn(width, generator=draw)
+    gradient = torch.randn(135, width, generator=draw)
+    exact = rows.double() @ matrix.double()
+    near = {"rtol": 1e-4, "atol": 1e-3} if is_wide else {"rtol": 2**-6, "atol": 0.3}
+    for fast in (True, False):
+        monkeypatch.setattr(mixed, "kernels_are_fast", lambda fast=fast: fast)
+        calls.clear()
+        out = mixed.multiply(rows, matrix, torch.empty(exact.shape, dtype=dtype), bias)
+        torch.testing.assert_close(out.double(), exact + bias, **near)
+        mixed.add_multiplied(out, rows, matrix)
+        torch.testing.assert_close(out.double(), 2 * exact + bias, **near)
+        # Kernels are slower for few terms in float32, and for sums of very many columns.
+        assert calls == ["dense_product"] * 2 * (fast and not (is_wide and inner < 64))
+        calls.clear()
+        total = mixed.weight_gradient(gradient, rows)
+        due = gradient.double().t() @ rows.double()
+        torch.testing.assert_close(total.double(), due, **near)
+        is_narrow = inner <= 128 or (fast and not is_wide and inner <= 512)
+        assert calls == ["dense_contraction"] * is_narrow
+
+
+def _counted(kernel: Callable[..., None], name: str, calls: list[str]) -> Callable[..., None]:
+    def run(*arguments: object, **more: object) -> None:
+        calls.append(name)
+        kernel(*arguments, **more)
+
+    return run

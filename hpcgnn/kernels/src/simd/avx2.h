@@ -61,6 +61,18 @@ struct F32 {
   HPCGNN_INLINE static void store(float* p, Reg r) { _mm256_storeu_ps(p, r); }
   HPCGNN_INLINE static void stream(float* p, Reg r) { _mm256_stream_ps(p, r); }
   HPCGNN_INLINE static void store(float* p, Reg r, Mask m) { _mm256_maskstore_ps(p, m.lanes, r); }
+  HPCGNN_INLINE static Reg load(const std::int32_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  HPCGNN_INLINE static Reg load(const std::int32_t* p, Mask m) {
+    return _mm256_cvtepi32_ps(_mm256_maskload_epi32(p, m.lanes));
+  }
+  HPCGNN_INLINE static void store(std::int8_t* p, Reg r) {
+    const __m256i words = _mm256_cvtps_epi32(r);
+    const __m128i halves =
+        _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(halves, halves));
+  }
 
   template <class S>
   HPCGNN_INLINE static Reg load(const S* p) {

@@ -43,6 +43,18 @@ struct F32 {
   HPCGNN_INLINE static void store(float* p, Reg r) { _mm512_storeu_ps(p, r); }
   HPCGNN_INLINE static void stream(float* p, Reg r) { _mm512_stream_ps(p, r); }
   HPCGNN_INLINE static void store(float* p, Reg r, Mask m) { _mm512_mask_storeu_ps(p, m, r); }
+  HPCGNN_INLINE static Reg load(const std::int32_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_loadu_si512(p));
+  }
+  HPCGNN_INLINE static Reg load(const std::int32_t* p, Mask m) {
+    return _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(m, p));
+  }
+  HPCGNN_INLINE static void store(std::int8_t* p, Reg r) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(r)));
+  }
+  HPCGNN_INLINE static void store(std::int8_t* p, Reg r, Mask m) {
+    _mm512_mask_cvtepi32_storeu_epi8(p, m, _mm512_cvtps_epi32(r));
+  }
 
   template <class S>
   HPCGNN_INLINE static Reg load(const S* p) {

@@ -1,4 +1,4 @@
-/// Conversions between 16-bit storage and float32, one element at a time.
+/// Conversions between 16-bit or integer storage and float32, one element at a time.
 ///
 /// Narrowing rounds to nearest, ties to even, as the vector instructions do; a NaN stays a NaN.
 #pragma once
@@ -74,5 +74,10 @@ HPCGNN_INLINE void narrow(float value, float& out) { out = value; }
 HPCGNN_INLINE void narrow(double value, double& out) { out = value; }
 HPCGNN_INLINE void narrow(float value, BFloat16& out) { out = to_bfloat16(value); }
 HPCGNN_INLINE void narrow(float value, Float16& out) { out = to_float16(value); }
+HPCGNN_INLINE void narrow(float value, std::int8_t& out) {
+  // The sum is rounded to an integer, which its low bits then hold.
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value + 12582912.0f);
+  out = static_cast<std::int8_t>(bits & 255u);
+}
 
 }  // namespace hpcgnn::kernels::half

@@ -26,6 +26,15 @@ Isa best_isa() {
   return isa;
 }
 
+bool is_intel() {
+#ifdef HPCGNN_X86
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 std::vector<std::string> available_isas() {
   return {kNames, kNames + static_cast<int>(best_isa()) + 1};
 }

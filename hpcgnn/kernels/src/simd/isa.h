@@ -11,6 +11,9 @@ namespace hpcgnn::kernels {
 /// The widest instruction set that both this build and this machine support (cpuid, called once).
 Isa best_isa();
 
+/// Whether Intel made this processor.
+bool is_intel();
+
 /// Names of the usable instruction sets, narrowest first: "portable", "avx2", "avx512".
 std::vector<std::string> available_isas();
 

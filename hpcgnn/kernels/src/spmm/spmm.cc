@@ -132,10 +132,11 @@ std::int64_t pattern_step(const SpmmArguments& a) {
   return a.num_nonzeros < kLineIndices * a.num_rows ? a.num_nonzeros : kLineIndices;
 }
 
-/// Whether two rows at a time are faster: if x, which is then not prefetched, is in the cache.
+/// Whether two rows at a time are faster: if x, which is then not prefetched, is in the cache. A
+/// table as large as the cache shares it with the pattern and the results.
 bool has_long_rows(const SpmmArguments& a) {
   const std::int64_t x_bytes = a.num_x_rows * a.width * storage_bytes(a.x_storage);
-  return a.num_nonzeros >= kLongRow * a.num_rows && x_bytes <= private_cache_bytes();
+  return a.num_nonzeros >= kLongRow * a.num_rows && 2 * x_bytes <= private_cache_bytes();
 }
 
 /// A product cut into tasks, for any number of column tiles of the same pattern.
