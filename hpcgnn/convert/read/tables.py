@@ -59,6 +59,7 @@ _DIGITS = re.compile(r"[+-]*[0-9]+")
 _INDEX = "__index_level_0__"
 _NO_HEAD: tuple[tuple[str, ...], ...] = ((),)
 _PADDED = re.compile(r"0[0-9]+")
+_WHOLE_FLOAT = re.compile(r"[0-9]+(\.0*|(\.[0-9]+)?e\+[0-9]+)")
 _TYPES = {"integer": pa.int64(), "number": pa.float64(), "class": pa.float64(), "text": pa.binary()}
 _EXPECTED = {
     "integer": "a whole number that fits in 64 bits",
@@ -199,8 +200,17 @@ class TableFile:
         return 0 if self.header_line and self.names[0] in ("", "Unnamed: 0") else -1
 
     def has_names(self, column: int) -> bool:
-        """Tell whether ids in a column are names: words, or numbers with leading zeros."""
+        """Tell whether ids in a column are names: words, or numbers with leading zeros.
+
+        Raises `InputError` for floating-point numbers: as names, 5.0 and 5 are two nodes.
+        """
         fields = [row[column] for row in self.head if column < len(row)]
+        odd = next(filter(_WHOLE_FLOAT.fullmatch, fields), None)
+        if odd is not None and all(map(_NUMBER.fullmatch, fields)):
+            raise InputError(
+                f"{self.path}: {self.describe(column)} has floating-point numbers as ids, such as "
+                f"{odd}; save them as whole numbers, or read all ids as names with --names"
+            )
         # Rows that are too short raise an error when they are read.
         return bool(fields) and (
             not _DIGITS.fullmatch(_head(fields))
@@ -592,7 +602,9 @@ def _open_parquet(path: Path) -> TableFile:
         types.is_integer(t) or types.is_floating(t) or types.is_boolean(t) or types.is_decimal(t)
         for t in schema.types
     )
-    integers = tuple("0" if pa.types.is_integer(t) else "" for t in schema.types)
+    head = tuple(
+        "0" if types.is_integer(t) else "0.0" if types.is_floating(t) else "" for t in schema.types
+    )
     if len(schema.names) > MOST_COLUMNS:
         raise InputError(
             f"{path}: has {len(schema.names)} columns; at most {MOST_COLUMNS} are read: save wide "
@@ -602,7 +614,7 @@ def _open_parquet(path: Path) -> TableFile:
         if count > 1:
             raise InputError(f"{path}: two columns are called {name!r}; rename one")
     _reading(path, lambda: _check_row_sizes(path))
-    return TableFile(path, tuple(schema.names), numeric, 1, "", (integers,), lists=lists)
+    return TableFile(path, tuple(schema.names), numeric, 1, "", (head,), lists=lists)
 
 
 def _check_row_sizes(path: Path) -> None:

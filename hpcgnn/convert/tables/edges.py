@@ -206,6 +206,7 @@ def open_edges(
         if len(labels) == 1:
             roles["label"] = labels.pop()
         files.append(EdgeFile(table, roles, features, targets=(*labels, *targets)))
+    _check_order(files)
     first = files[0].table
     column = files[0].columns.get("weight", -1)
     named = columns_by_role(first, _EDGE_NAMES).get("weight", -1)
@@ -216,6 +217,20 @@ def open_edges(
         )
     several = more.labels if len(more.labels) > 1 else more.targets
     return EdgeFiles(kind, tuple(files), tuple(several), bool(more.targets))
+
+
+def _check_order(files: Sequence[EdgeFile]) -> None:
+    """Raise `InputError` for a file without a header whose columns are not those of the headers."""
+    columns: dict[str, int] = {}
+    for file in files:
+        columns |= file.columns if file.table.header_line else {}
+    for file in files:
+        odd = [role for role, number in file.columns.items() if columns.get(role, number) != number]
+        if odd and not file.table.header_line:
+            raise InputError(
+                f"{file.table.path}: has no header, and those of other files have the {odd[0]} in "
+                "another column; give it their header"
+            )
 
 
 def _edge_roles(

@@ -142,10 +142,9 @@ def find_index(
     any. Raises `InputError` for faulty ids.
     """
     from_edges = options.take("nodes_from_edges") or not tables
-    is_text = options.take("names") or any(
-        file.has_names(column) for file, column in [*tables, *ends]
-    )
+    as_names = options.take("names")
     with options.ranks.agree():
+        is_text = as_names or any(file.has_names(column) for file, column in [*tables, *ends])
         if is_text and without_ids and not tables:
             raise InputError(without_ids)
     if not (is_text or relabel or tables):

@@ -6,7 +6,10 @@ from pathlib import Path
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from hpcgnn.convert import ConvertOptions, convert
 from hpcgnn.errors import InputError
@@ -232,3 +235,22 @@ def test_ids_of_edges_without_weight_are_nodes(tmp_path: Path) -> None:
     assert convert_to(tmp_path / "out.h5", path, "edge-list").store.num_nodes == 10
     with pytest.raises(InputError, match="no edges but those of weight 0"):
         convert_to(tmp_path / "out.h5", edge_file(tmp_path, "0 1 0\n"), "edge-list")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_floating_point_ids_are_refused(tmp_path: Path, name: str) -> None:
+    # Arrow writes them as 5 and 1e+10; as names, 1e+10 and 10000000000 would be two nodes.
+    table = pa.table({"src": [0, 5, 10**10], "dst": [5.0, 1e10, 0.0]})
+    path = tmp_path / name
+    (pq.write_table if name.endswith(".parquet") else csv.write_csv)(table, path)
+    with pytest.raises(InputError, match="dst has floating-point numbers as ids, such as"):
+        convert(path, tmp_path / "out.h5", format_name="edge-list", options=ConvertOptions())
+
+
+def test_a_file_without_header_has_the_order_of_the_others(tmp_path: Path) -> None:
+    first = edge_file(tmp_path, "dst,src\n1,0\n", "a.csv")
+    more = {"more_inputs": (str(edge_file(tmp_path, "2,1\n", "b.csv")),)}
+    with pytest.raises(InputError, match=r"b\.csv: has no header, .* have the src in another"):
+        convert_to(tmp_path / "out.h5", first, "edge-list", **more)
+    found = convert_to(tmp_path / "out.h5", first, "edge-list", columns=("dst", "src"), **more)
+    np.testing.assert_array_equal(np.argwhere(found.matrix), [[1, 0], [2, 1]])
