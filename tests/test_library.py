@@ -116,6 +116,7 @@ def test_without_a_split_predictions_only(comm: MPI.Intracomm, comm_tmp_path: Pa
             {"aggregations": ["symmetric", "mean_in"]},
             "aggregation 'symmetric' does not work with .* open the graph once for each",
         ),
+        ({"exchange": {"wire": "native/int8"}}, "own loops send gradients in the format of rows"),
         ({"train": {"task": "programs"}}, "its store is one of many graphs; use the command"),
     ],
 )

@@ -163,14 +163,17 @@ _PACKED = union(
     _NARROW, needs(Trait.PACKED_ROWS, lacks={Trait.GPU: "rows are packed in main memory so far"})
 )
 
+_IN_COMMANDS = lacks({Trait.OWN_LOOPS: "your own loops send gradients in the format of rows"})
+
 
 def wire_traits(name: str) -> Traits:
     """Return the traits that a wire format needs of other features, and those it lacks."""
     wire = make_wire(name)
     if not wire.quantises:
         return _TRAITS[name]
-    return (
-        union(_PACKED, needs(Trait.TWO_BIT_ROWS))
-        if 2 in (wire.bits, wire.gradient_bits)
-        else _PACKED
+    in_two_bits = 2 in (wire.bits, wire.gradient_bits)
+    return union(
+        _PACKED,
+        needs(Trait.TWO_BIT_ROWS) if in_two_bits else Traits(),
+        Traits() if wire.bits == wire.gradient_bits else _IN_COMMANDS,
     )
