@@ -33,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
     saved = open_saved_model(
         options.run, options.seed, options.store, trust_code=options.trust_code
     ).of_task(options.task, own_store=False)
-    blueprint = _blueprint(saved)
+    blueprint = _blueprint(saved, own_store=options.store is None)
     text, tensors = write_source(blueprint, options.to)
     layers = Layers.of(blueprint, options.to)
     output: Path = options.output or options.run / f"export-{options.to}"
@@ -107,10 +107,15 @@ def _missing(library: str) -> str | None:
     return None
 
 
-def _blueprint(saved: SavedModel) -> Blueprint:
-    """Return the description of a model; raises `InputError` if it cannot be exported."""
+def _blueprint(saved: SavedModel, *, own_store: bool) -> Blueprint:
+    """Return the description of a model; raises `InputError` if it cannot be exported.
+
+    With `own_store` the store is the one it was trained on.
+    """
     config = saved.config
     check_saved(config, EXPORT)
+    if own_store:
+        saved.check_store()
     name, graph = config.model.name, config.graph
     facts, best = saved.trained, saved.checkpoint.best
     kind = find_model(name)

@@ -344,6 +344,15 @@ def test_scaled_features_of_several_relations_are_not_written(tmp_path: Path, ex
         export(run.path, "--to", "torch")
 
 
+def test_another_graph_in_place_of_the_store_is_refused(tmp_path: Path, export: Any) -> None:
+    # Its weights of edges would become an argument of the module.
+    run = trained(tmp_path, DIRECTED, "model.name=gcn")
+    store = training.write_store(MPI.COMM_SELF, tmp_path, WEIGHTED)
+    with pytest.raises(InputError, match=r"was trained on another store than .* give --store"):
+        export(run.path, "--to", "torch")
+    export(run.path, "--to", "torch", "--store", store)
+
+
 @pytest.mark.parametrize("scaling", ["row", "l2", "standard"])
 def test_a_stranger_gets_the_predictions(tmp_path: Path, export: Any, scaling: str) -> None:
     words = (f"graph.normalize_features={scaling}", "graph.undirected=true", "train.seeds=[4, 2]")
