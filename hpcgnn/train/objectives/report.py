@@ -64,12 +64,23 @@ class GraphReport(About):
 
     @override
     def remarks(self) -> list[str]:
-        # Warn of feature columns that outweigh others, by this rank's first nodes.
+        # Warn of types that inductive training does not see, and of feature columns that outweigh
+        # others, by this rank's first nodes.
+        facts, notes = self.graph.facts, list[str]()
+        unseen = [
+            name
+            for name, count in zip(facts.type_names, facts.type_nodes, strict=True)
+            if count and name not in facts.labelled_types
+        ]
+        if self.config.train.inductive and unseen:
+            notes.append(
+                f"train.inductive: no labelled node of {', '.join(unseen)} is in the training "
+                "split; training sees edges between training nodes only, but evaluations all"
+            )
         if self.config.graph.normalize_features != "none":
-            return []
+            return notes
         features = self.graph.features
         tables = features.parts if isinstance(features, TypedRows) else (features,)
-        facts, notes = self.graph.facts, []
         known = [facts.feature_names]
         if facts.type_names:
             known = names_by_type(facts.feature_names, facts.type_features)

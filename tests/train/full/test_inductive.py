@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from hpcgnn import open_graph
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.storage import Split
 from hpcgnn.train.full.predictions import infer, order_by_id
@@ -108,3 +109,16 @@ def test_training_is_that_of_the_seen_graph(
         rows = order_by_id(grid, infer(there, model, "probabilities"))
         values = np.concatenate(comm.allgather(rows.values))
     np.testing.assert_allclose(whole.predictions()["probabilities"], values, rtol=1e-5, atol=1e-7)
+
+
+def test_types_without_training_nodes_are_told(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=False).with_types())
+    told = []
+    for inductive in (True, False):
+        with open_graph(comm, str(store), train={"inductive": inductive}) as graph:
+            remarks = graph.tasked.objective.about.remarks()
+            told.append([each for each in remarks if "inductive" in each])
+    (remark,) = told[0]
+    # Another type, without nodes, is left out.
+    assert "no labelled node of bare is" in remark
+    assert told[1] == []
