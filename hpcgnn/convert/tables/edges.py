@@ -206,7 +206,7 @@ def open_edges(
         if len(labels) == 1:
             roles["label"] = labels.pop()
         files.append(EdgeFile(table, roles, features, targets=(*labels, *targets)))
-    _check_order(files)
+    _check_alike(files)
     first = files[0].table
     column = files[0].columns.get("weight", -1)
     named = columns_by_role(first, _EDGE_NAMES).get("weight", -1)
@@ -219,12 +219,17 @@ def open_edges(
     return EdgeFiles(kind, tuple(files), tuple(several), bool(more.targets))
 
 
-def _check_order(files: Sequence[EdgeFile]) -> None:
-    """Raise `InputError` for a file without a header whose columns are not those of the headers."""
+def _check_alike(files: Sequence[EdgeFile]) -> None:
+    """Raise `InputError` for a file without the weights of others, or with columns out of order."""
     columns: dict[str, int] = {}
     for file in files:
         columns |= file.columns if file.table.header_line else {}
     for file in files:
+        if "weight" not in file.columns and any("weight" in other.columns for other in files):
+            raise InputError(
+                f"{file.table.path}: has no weights, and other files of these edges do; add the "
+                "column, or name the columns to read with --columns"
+            )
         odd = [role for role, number in file.columns.items() if columns.get(role, number) != number]
         if odd and not file.table.header_line:
             raise InputError(

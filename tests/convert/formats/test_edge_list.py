@@ -254,3 +254,18 @@ def test_a_file_without_header_has_the_order_of_the_others(tmp_path: Path) -> No
         convert_to(tmp_path / "out.h5", first, "edge-list", **more)
     found = convert_to(tmp_path / "out.h5", first, "edge-list", columns=("dst", "src"), **more)
     np.testing.assert_array_equal(np.argwhere(found.matrix), [[1, 0], [2, 1]])
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_files_that_alone_have_weights_are_refused(tmp_path: Path, names: str) -> None:
+    texts = {"a": "src,dst,weight\n0,1,2.5\n", "b": "src,dst\n1,2\n"}
+    first, second = (edge_file(tmp_path, texts[name], f"{name}.csv") for name in names)
+    more = {"more_inputs": (str(second),)}
+    with pytest.raises(InputError, match=r"b\.csv: has no weights, and other files"):
+        convert_to(tmp_path / "out.h5", first, "edge-list", **more)
+    if names == "ba":
+        return
+    found = convert_to(
+        tmp_path / "out.h5", first, "edge-list", columns=("src=src", "dst=dst"), **more
+    )
+    np.testing.assert_array_equal(np.argwhere(found.matrix), [[1, 0], [2, 1]])
