@@ -46,7 +46,7 @@ from hpcgnn.autograd.numerics.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_with, loss_sum
 from hpcgnn.autograd.own_share import add_own_share, add_share, map_with_share
 from hpcgnn.autograd.recompute import relu, relu_, rematerialised
-from hpcgnn.autograd.rows import RequestedRows, take_rows
+from hpcgnn.autograd.rows import RequestedRows, rows_at, take_rows
 from hpcgnn.autograd.sparse_features import SparseFeatures
 
 __all__ = [
@@ -108,6 +108,7 @@ __all__ = [
     "relu",
     "relu_",
     "rematerialised",
+    "rows_at",
     "rows_at_nodes",
     "run_chain",
     "run_steps",

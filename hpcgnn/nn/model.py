@@ -23,6 +23,7 @@ from hpcgnn.autograd import (
     GraphSums,
     edge_draw,
     memory_of,
+    rows_at,
 )
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.messages import MessageOperator
@@ -231,7 +232,7 @@ class LayerView(RowsView):
     def after(self, num_steps: int, x: RowsT) -> RowsT:
         """Return the output nodes' rows of `x`, which are the rows after `num_steps`."""
         for positions in self._positions_after(num_steps):
-            x = x[positions]
+            x = rows_at(x, positions) if isinstance(x, Tensor) else x[positions]
         return x
 
     @property
