@@ -34,7 +34,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.console import print_json
 from hpcgnn.graph.choose_exchange import with_chosen_exchange
-from hpcgnn.graph.context import Context
+from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
 from hpcgnn.spmm import SCHEDULES
 from hpcgnn.trace import TraceRecorder, trace_file
@@ -145,10 +145,11 @@ class Way:
 
     def epoch(self) -> None:
         """Train an epoch; collective."""
-        self.run.begin_epoch()
-        for step in self.run.task.steps(self.run.seed, self.run.epoch):
-            self.run.step(step)
-        self.run.end_epoch(stop=False)
+        with computing_as(self.run.task.objective.grid, self.config):
+            self.run.begin_epoch()
+            for step in self.run.task.steps(self.run.seed, self.run.epoch):
+                self.run.step(step)
+            self.run.end_epoch(stop=False)
 
     def told(self, grid: ProcessGrid) -> dict[str, Any]:
         """Return the results of the epochs, the same on all ranks; collective."""
