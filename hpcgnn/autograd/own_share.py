@@ -86,7 +86,7 @@ class _MappedShare(Function):
         *inputs, share, weight, result = ctx.saved_tensors
         gradient, for_bias = before_epilogue((gradients[0], result), ctx.epilogue, bias=True)
         with ctx.trace.span("dense.weight_gradient"):
-            of_sums, of_own = (arithmetic().contract(gradient, each) for each in inputs)
+            of_sums, of_own = arithmetic().contract_all(gradient, inputs)
         with arithmetic().on_weights():
             for_share = (of_own * weight).sum()
         return None, None, for_share, of_sums + share * of_own, for_bias, None

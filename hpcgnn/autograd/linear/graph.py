@@ -183,8 +183,10 @@ class _GraphLinear(torch.autograd.Function):
             if not ready:
                 return
             with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
-                for index, factor in ready.items():
-                    for_weights[index] = arithmetic().contract(factor, inputs[index])
+                for factor in {id(factor): factor for factor in ready.values()}.values():
+                    same = [index for index in ready if ready[index] is factor]
+                    totals = arithmetic().contract_all(factor, [inputs[index] for index in same])
+                    for_weights.update(zip(same, totals, strict=True))
 
         for_own = [for_input if is_input else ProductSum() for is_input in ctx.own_is_input]
 
@@ -231,7 +233,7 @@ def _of_first_layer(
     for chunk in gradient_chunks(gradient):
         part = gradient[chunk], None if result is None else result[chunk]
         before, sums = before_epilogue(part, epilogue, bias=bias)
-        terms = [sums, *(arithmetic().contract(before, kept[chunk]) for kept in inputs)]
+        terms = [sums, *arithmetic().contract_all(before, [kept[chunk] for kept in inputs])]
         if not totals:
             totals = terms
             continue

@@ -5,7 +5,7 @@ times a scale of its own. In sums over rows, the gradients of weights, these are
 thousand rows. Evaluations and predictions are not rounded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -81,9 +81,13 @@ class IntegerArithmetic(Arithmetic):
 
     @override
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
-        if self._is_rounded(left, right) and self._is_rounded(right, left):
-            return _contract(left, right)
-        return super().contract(left, right)
+        return self.contract_all(left, [right])[0]
+
+    @override
+    def contract_all(self, left: Tensor, rights: Sequence[Tensor]) -> list[Tensor]:
+        if all(self._is_rounded(left, r) and self._is_rounded(r, left) for r in rights):
+            return _contract(left, rights)
+        return [super(IntegerArithmetic, self).contract(left, right) for right in rights]
 
     def _is_rounded(self, rows: Tensor, matrix: Tensor) -> bool:
         # Functions of torch compute the rows of other classes.
@@ -107,26 +111,27 @@ def _multiply(
     bias: Tensor | None = None,
     accumulate: bool = False,
 ) -> Tensor:
-    memory, step = memory_of(rows), min(len(rows), _CHUNK_ROWS * torch.get_num_threads())
+    count, step = len(rows), min(len(rows), _CHUNK_ROWS * torch.get_num_threads())
+    given, result = memory_of(rows).array(rows), memory_of(out).array(out)
     columns = matrix.detach().t().float().contiguous()
-    column_scales, row_scales = columns.new_empty(len(columns)), columns.new_empty(step)
+    column_scales, row_scales = np.empty(len(columns), np.float32), np.empty(step, np.float32)
     integers = torch.empty(columns.shape, dtype=torch.int8)
-    kernels.integers(columns.numpy(), integers.numpy(), column_scales.numpy())
+    kernels.integers(columns.numpy(), integers.numpy(), column_scales)
     # Libraries compile a product for each shape: the last rows have that of others.
     rounded = torch.empty((step, rows.shape[1]), dtype=torch.int8)
     sums = torch.empty((step, len(columns)), dtype=torch.int32)
     shift = None if bias is None else bias.detach().contiguous().numpy()
-    for start in range(0, len(rows), step):
-        part = rows[start : start + step]
-        scales = row_scales[: len(part)].numpy()
-        few = rounded[: len(part)].numpy()
-        kernels.integers(memory.array(part), few, scales, half="bfloat16")
-        torch._int_mm(rounded, integers.t(), out=sums)
+    few, totals, turned = rounded.numpy(), sums.numpy(), integers.t()
+    for start in range(0, count, step):
+        part = slice(start, min(start + step, count))
+        size = part.stop - start
+        kernels.integers(given[part], few[:size], row_scales[:size], half="bfloat16")
+        torch._int_mm(rounded, turned, out=sums)
         kernels.scale_sums(
-            sums[: len(part)].numpy(),
-            scales,
-            column_scales.numpy(),
-            memory.array(out[start : start + step]),
+            totals[:size],
+            row_scales[:size],
+            column_scales,
+            result[part],
             bias=shift,
             accumulate=accumulate,
             half="bfloat16",
@@ -134,18 +139,22 @@ def _multiply(
     return out
 
 
-def _contract(left: Tensor, right: Tensor) -> Tensor:
-    widths, count = (left.shape[1], right.shape[1]), min(len(left), _SUMMED_ROWS)
-    tables = [torch.empty((count, width), dtype=torch.int8) for width in widths]
-    scales = [np.empty(width, np.float32) for width in widths]
-    sums, total = torch.empty(widths, dtype=torch.int32), torch.zeros(widths)
+def _contract(left: Tensor, rights: Sequence[Tensor]) -> list[Tensor]:
+    count, operands = min(len(left), _SUMMED_ROWS), (left, *rights)
+    arrays = [memory_of(rows).array(rows) for rows in operands]
+    tables = [torch.empty((count, rows.shape[1]), dtype=torch.int8) for rows in operands]
+    scales = [np.empty(rows.shape[1], np.float32) for rows in operands]
+    totals = [torch.zeros((left.shape[1], right.shape[1])) for right in rights]
+    sums = [torch.empty(total.shape, dtype=torch.int32) for total in totals]
     for start in range(0, len(left), count):
-        for rows, table, scale in zip((left, right), tables, scales, strict=True):
-            part = rows[start : start + count]
+        for given, table, scale in zip(arrays, tables, scales, strict=True):
+            part = given[start : start + count]
             # The last rows may be fewer: the others add nothing.
             table[len(part) :].zero_()
-            few, given = table[: len(part)].numpy(), memory_of(rows).array(part)
-            kernels.integers(given, few, scale, by_column=True, half="bfloat16")
-        torch._int_mm(tables[0].t(), tables[1], out=sums)
-        kernels.scale_sums(sums.numpy(), scales[0], scales[1], total.numpy(), accumulate=True)
-    return total
+            few = table[: len(part)].numpy()
+            kernels.integers(part, few, scale, by_column=True, half="bfloat16")
+        for number, (product, total) in enumerate(zip(sums, totals, strict=True), 1):
+            torch._int_mm(tables[0].t(), tables[number], out=product)
+            both = scales[0], scales[number]
+            kernels.scale_sums(product.numpy(), *both, total.numpy(), accumulate=True)
+    return totals

@@ -6,7 +6,7 @@ for these. In the one here, a sum over rows is the share of its rank, in the lib
 of `hpcgnn.autograd.numerics.exact` has results that do not depend on the distribution of rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
@@ -78,6 +78,10 @@ class Arithmetic:
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ``leftᵀ right``, a sum over rows, in the dtype of weights; without history."""
         return weight_gradient(left, right)
+
+    def contract_all(self, left: Tensor, rights: Sequence[Tensor]) -> list[Tensor]:
+        """Return ``leftᵀ right`` for each of `rights`, as `contract` does."""
+        return [self.contract(left, right) for right in rights]
 
     def total(self, rows: Tensor) -> Tensor:
         """Return the sum over rows, the first dimension; without history."""
