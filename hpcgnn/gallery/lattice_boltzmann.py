@@ -69,22 +69,12 @@ class CylinderFlow:
 
     Pressure replaces density as in He and Luo (1997). The cylinder's boundary is interpolated
     linearly along each link (Bouzidi, 2001); walls and inflow are half a cell beyond the last
-    cells. The outflow is transparent to plane pressure waves,
-    :math:`p = c_s (\bar u - U)`. The flow starts from rest with a random vortex behind the
-    cylinder, which decides the phase of the shedding.
+    cells. The outflow is transparent to plane pressure waves, :math:`p = c_s (\bar u - U)`. The
+    flow starts from rest with a random vortex behind the cylinder, which decides the phase of the
+    shedding.
 
-    Parameters
-    ----------
-    channel
-        Geometry and viscosity.
-    reynolds
-        Reynolds number of the mean inflow.
-    cells
-        Approximate number of cells across the cylinder.
-    interval
-        Seconds that one `advance` simulates.
-    generator
-        Random numbers for the vortex.
+    `reynolds` is the Reynolds number of the mean inflow, `cells` the approximate number of cells
+    across the cylinder, and `interval` the seconds that one `advance` simulates.
     """
 
     def __init__(

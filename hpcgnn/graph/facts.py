@@ -58,36 +58,17 @@ class Facts(ABC):
 class GraphFacts(Facts):
     """Sizes of the graph, equal on all ranks.
 
-    Parameters
-    ----------
-    relations
-        The relations that the model distinguishes.
-    type_names, type_nodes, type_features
-        The node types with their numbers of nodes and features; empty without types. With types
-        `num_features` is 0.
-    labelled_types
-        Node types with labelled training nodes.
-    num_edge_features
-        Columns of edge features, if the model reads them; else 0.
-    feature_names, edge_feature_names
-        The names of the columns that the store has for nodes and edges; empty if it knows none, and
-        in checkpoints of versions that did not store them.
-    num_edge_outputs
-        Columns predicted for edges; their names follow those for nodes.
-    targets, target_means, target_scales
-        In regression: the names of the targets, and the means and deviations they are scaled by;
-        targets count as classes.
-    num_graphs
-        Graphs in the store, if each is predicted as a whole; else 0.
-    directions
-        How the direction of each link was chosen, if links of an undirected graph are predicted.
-        Else empty, also in checkpoints of old versions, whose target was always the higher id.
-    units
-        Units of times and of the fields in use, NAME=UNIT each; empty without fields, and in
-        checkpoints of versions that did not store them.
-    predicted
-        The relations whose edges are predicted, in the order of the weights that the model has for
-        each of several; else empty, also in checkpoints of versions that did not store them.
+    `relations` are those that the model distinguishes. With node types, `num_features` is 0, and
+    `type_features` has the features of each; `labelled_types` have labelled training nodes.
+    `num_edge_features` is 0 unless the model reads them. In regression `targets` count as classes,
+    and are scaled by `target_means` and `target_scales`; names of the `num_edge_outputs` columns
+    predicted for edges follow those for nodes. `num_graphs` is 0 unless each graph is predicted as
+    a whole. `directions` tells how the direction of each link was chosen, if links of an undirected
+    graph are predicted; it is also empty in checkpoints of old versions, whose target was always
+    the higher id. `units` of times and of the fields in use are NAME=UNIT each. `predicted` are the
+    relations whose edges are predicted, in the order of the weights that the model has for each of
+    several. Checkpoints of versions that did not store names of features, units or predicted
+    relations have none.
     """
 
     num_nodes: int

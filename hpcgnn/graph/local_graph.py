@@ -63,29 +63,12 @@ def node_traits(
 class LocalGraph:
     """The share of one rank in the graph.
 
-    Parameters
-    ----------
-    view
-        Operators and original ids of the local nodes.
-    products
-        Makes views that are restricted to some nodes.
-    features
-        Inputs of the local nodes, see `hpcgnn.graph.inputs.make_inputs`.
-    scales
-        Scales of the features of nodes and edges.
-    labels, split
-        As in `Labelled`.
-    smoother
-        Corrects and smooths predictions; None if that is off.
-    details
-        Sizes of this rank's share, for the summary.
-    rows
-        Rows for sampling; None unless requested.
-    adjacency
-        Makes products of copies of the graph; None unless requested.
-    graph_ids, node_graph
-        If graphs are predicted: the numbers of the graphs that this rank owns, and the graph number
-        of each local node.
+    `products` makes views that are restricted to some nodes; `features` are the inputs of the local
+    nodes, see `hpcgnn.graph.inputs.make_inputs`; `labels` and `split` are as in `Labelled`;
+    `smoother` is None if predictions are not corrected and smoothed; `details` are sizes for the
+    summary. `rows`, for sampling, and `adjacency`, which makes products of copies of the graph, are
+    None unless requested. If graphs are predicted, `graph_ids` are the numbers of those that this
+    rank owns, and `node_graph` has the graph number of each local node.
     """
 
     grid: ProcessGrid

@@ -44,14 +44,8 @@ class EdgePart:
 class PushedEdges:
     """Edges with own sources whose targets other ranks own.
 
-    Parameters
-    ----------
-    rows
-        Fetches rows of these targets and sends sums to their owners.
-    parts
-        The edges of each stage; a block's rows are its targets, numbered as in a push.
-    features
-        (edges, F).
+    `rows` fetches rows of these targets and sends sums to their owners. `parts` are the edges of
+    each stage; a block's rows are its targets, numbered as in a push. `features` are (edges, F).
     """
 
     rows: RemoteRows
@@ -62,30 +56,15 @@ class PushedEdges:
 class MessageOperator(DistributedSpMM):
     """A pattern whose entries are edges with features; in products every entry counts as 1.
 
-    Parameters
-    ----------
-    grid, exchange, trace
-        As for `DistributedSpMM`. Models with edge states need an exchange that pushes nothing.
-    matrix
-        Its values are the numbers of its entries in the table.
-    table
-        The edges of the rank.
-    states_again
-        Whether models recompute edge states in the backward pass instead of keeping them.
+    The values of `matrix` are the numbers of its entries in `table`, the edges of the rank. With
+    `states_again`, models recompute edge states in the backward pass instead of keeping them;
+    models with edge states need an exchange that pushes nothing.
 
-    Attributes
-    ----------
-    numbers
-        (E,) integers: the table rows of the edges, without pushed ones; computed on first use.
-        None: the edges are in the table's order.
-    sources
-        Fetches rows of the edges' sources from other ranks.
-    pushed
-        Edges whose messages are summed for other ranks; None if no rank has any.
-    num_edges
-        Number of edges whose messages this rank computes, with pushed ones at the end.
-    features
-        (num_edges, F) features of the edges, in their order.
+    `numbers` (E,) integers are the table rows of the edges, without pushed ones, computed on first
+    use; None if the edges are in the table's order. `sources` fetches rows of the edges' sources
+    from other ranks. `pushed` are edges whose messages are summed for other ranks; None if no rank
+    has any. `num_edges` counts the edges whose messages this rank computes, with pushed ones at the
+    end; `features` (num_edges, F) are in their order.
     """
 
     @collective

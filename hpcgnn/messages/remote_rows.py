@@ -56,12 +56,8 @@ class RemoteRows:
     ) -> Fetch:
         """Start to fetch the rows (owned, width); see `arrived`.
 
-        Parameters
-        ----------
-        instant
-            The instant of the product that the rows belong to; None: the next product.
-        keep
-            Whether to keep the rows if the schedule is resident.
+        They belong to the product of `instant`, by default the next one. With `keep`, they stay in
+        memory if the schedule is resident.
         """
         return self.start_fetch_of([(rows, instant)], keep=keep)
 
@@ -135,14 +131,8 @@ class RemoteRows:
     ) -> Pushing:
         """Start to return the gradients of fetched rows to their owners.
 
-        Parameters
-        ----------
-        rows
-            As in `start_fetch`.
-        total
-            (owned, width) float32 or float64, to which arriving gradients are added.
-        gradient
-            Computes the gradients of a stage.
+        `rows` are as in `start_fetch`; arriving gradients are added to `total` (owned, width),
+        float32 or float64; `gradient` computes those of a stage.
         """
 
         def fill(push: Push) -> None:

@@ -172,21 +172,12 @@ class NodeTraits:
 class RowsView:
     """The local share of a graph for a model or a layer.
 
-    Parameters
-    ----------
-    operators
-        The aggregations that the model declares, from input rows to output rows.
-    node_ids
-        (input rows,) int64 original ids; a CuPy array if rows are on a GPU.
-    sums
-        Adds up an array over the block rows; for a layer, an array of its output rows.
-    relation_rows
-        For each relation the output rows, int32, of the rows that an aggregation by relation
-        returns for it, in order; in the same memory as `node_ids`.
-    traits
-        Data of the input rows.
-    edge_features
-        Features of the edges that replace those of the operator.
+    `operators` are the aggregations that the model declares, from input rows to output rows;
+    `node_ids` (input rows,) int64 original ids, a CuPy array if rows are on a GPU. `sums` adds up
+    an array over the block rows; for a layer, an array of its output rows. `relation_rows` are, for
+    each relation, the output rows, int32, of the rows that an aggregation by relation returns for
+    it, in order, in the same memory as `node_ids`. `traits` describe the input rows;
+    `edge_features` replace those of the operator.
     """
 
     operators: Mapping[Aggregation, AggregationOperator]

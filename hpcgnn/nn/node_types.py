@@ -56,19 +56,11 @@ class VectorOwners:
 class TypedRows:
     """Node rows with a separate table of features for each node type, without padding.
 
-    Parameters
-    ----------
-    parts
-        For each type, at least one, (n_t, F_t) the features of its nodes; F_t is 0 without any.
-    types
-        (N,) integer type of each node.
-    part_rows
-        (N,) int64 row of each node in the part of its type.
-    numbers
-        (N,) int64 number of each node among its rank's nodes of its type, or with `owners` among
-        those of all ranks; None if no type has vectors for its nodes.
-    owners
-        The owners of the vectors, if other ranks have some of them.
+    `parts` are, for each type, at least one, (n_t, F_t) the features of its nodes; F_t is 0 without
+    any. `types` (N,) are integers, and `part_rows` (N,) int64 the row of each node in the part of
+    its type. `numbers` (N,) int64 number the nodes of a type among those of their rank, or with
+    `owners` among those of all ranks; None if no type has vectors for its nodes. `owners` have the
+    vectors, if other ranks have some of them.
     """
 
     parts: tuple[Tensor, ...]

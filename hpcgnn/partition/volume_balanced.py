@@ -46,24 +46,17 @@ MAX_SEED = 2**63
 class VolumeOptions:
     """Options of `part_graph`; raises InputError for values out of range.
 
-    Attributes
-    ----------
-    objective
-        total: rows sent by all parts. max_send, max_recv: by or to the busiest part. max_both: the
-        larger of the two. joint: as max_both for the joint exchange.
-    imbalance
-        Allowed weight of a part over the larger of the average and its heaviest node, minus one.
-    threads
-        Independent refinements of each start, run in parallel; the best is kept.
-    time_limit
-        Seconds, including METIS's time, after which the best partition so far is returned.
-    preset
-        fast: adds about the time of METIS; default: a few times that, with better results.
-    candidates
-        Partitions to refine; the best result is kept. metis: its edge cut of a small graph of
-        clusters that represents the graph. metis-volume: its volume objective on the whole graph,
-        slow for graphs with hubs. bisection: the library's own multilevel start, without METIS.
-        Also block and random.
+    The objective is `total`, the rows sent by all parts; `max_send` or `max_recv`, those by or to
+    the busiest part; `max_both`, the larger of the two; or `joint`, the same for the joint
+    exchange. `imbalance` is the allowed weight of a part over the larger of the average and its
+    heaviest node, minus one. `threads` refine each start independently, and the best result is
+    kept; after `time_limit` seconds, METIS's time included, the best partition so far is returned.
+    The preset `fast` adds about the time of METIS, `default` a few times that, with better results.
+
+    `candidates` are partitions to refine, of which the best result is kept: `metis`, its edge cut
+    of a small graph of clusters that represents the graph; `metis-volume`, its volume objective on
+    the whole graph, slow for graphs with hubs; `bisection`, the library's own multilevel start,
+    without METIS; `block` and `random`.
     """
 
     objective: Objective = "max_both"

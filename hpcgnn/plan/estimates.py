@@ -112,31 +112,18 @@ class Choice:
 class Candidate:
     """The predicted needs of one choice.
 
-    Parameters
-    ----------
-    rows_total, rows_max_send, rows_max_recv
-        Rows of one product over all nodes: total, of the busiest sender, to the busiest receiver.
-    bytes_epoch, bytes_max_send
-        Bytes that all ranks, and the busiest one, send in a training epoch.
-    bytes_once, bytes_evaluation
-        Bytes that all ranks send once, until the end of the first epoch, and in an evaluation.
-    store_bytes
-        Size of the store.
-    idle_bytes, peak_bytes, ghost_bytes
-        Memory of the rehearsed rank, see `Rehearsal`.
-    compute_s, exchange_s, hidden_s
-        Seconds of a training epoch: computing, messages at the given bandwidth, and the part of
-        these that overlaps with computing.
-    crowding
-        Factor on `compute_s` because ranks of a host share its cores; 1 if they do not.
-    turns
-        Exchanges and sums of an epoch; ranks that share cores wait for a turn at each.
-    evaluate_s
-        Seconds of an evaluation with its messages.
-    computing_s, threads
-        Sum over ranks of the seconds of computing in an epoch, and the threads of each rank.
-    spread_s
-        Difference between two rehearsals of an epoch; 0 if there was one, see `contenders`.
+    Rows are those of one product over all nodes: total, of the busiest sender, to the busiest
+    receiver. `bytes_epoch` and `bytes_max_send` are sent by all ranks and by the busiest one in a
+    training epoch; `bytes_once` until the end of the first epoch, and `bytes_evaluation` in an
+    evaluation, by all ranks. `idle_bytes`, `peak_bytes` and `ghost_bytes` are those of the
+    rehearsed rank, see `Rehearsal`.
+
+    `compute_s`, `exchange_s` and `hidden_s` are the seconds of a training epoch: computing,
+    messages at the given bandwidth, and the part of these that overlaps with computing. `crowding`
+    is a factor on `compute_s` because ranks of a host share its cores; 1 if they do not. `turns`
+    counts the exchanges and sums of an epoch: ranks that share cores wait for a turn at each.
+    `evaluate_s` includes messages; `computing_s` is summed over ranks. `spread_s` is the difference
+    between two rehearsals of an epoch; 0 if there was one, see `contenders`.
     """
 
     choice: Choice

@@ -134,27 +134,13 @@ def _all_or(numbers: LocalIndices | None, count: int) -> GlobalIndices:
 class StoredSurvey(Survey):
     """The needs of all block rows of a stored pattern, for all replicas together.
 
-    Parameters
-    ----------
-    whole
-        The pattern, in one block.
-    nodes
-        For each block row the ascending nodes that it fetches.
-    targets
-        For each block row the ascending global rows that it pushes to.
-    pushed
-        (non-zeros,) mask of the entries of `whole` that are pushed.
-    entries, sizes
-        (blocks,) int64 numbers of non-zeros and columns of each block row.
-    sums
-        As in `Traffic`.
-    by_replica
-        Whether replicas share the work; with messages, each replica does all of it.
-    adapt
-        Returns the ranks on which the rows move.
-    terms
-        For `nodes` and for `targets`, the numbers of terms of their sums; None if rows are not sums
-        of integers.
+    `whole` is the pattern, in one block. `nodes` are, for each block row, the ascending nodes that
+    it fetches, and `targets` the ascending global rows that it pushes to; `pushed` (non-zeros,) is
+    the mask of the entries of `whole` that are pushed. `entries` and `sizes` (blocks,) int64 are
+    the numbers of non-zeros and columns of each block row; `sums` are as in `Traffic`. `by_replica`
+    tells whether replicas share the work; with messages, each replica does all of it. `adapt`
+    returns the ranks on which the rows move. `terms` are, for `nodes` and for `targets`, the
+    numbers of terms of their sums; None if rows are not sums of integers.
     """
 
     whole: DistCSR

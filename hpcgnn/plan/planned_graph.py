@@ -26,23 +26,11 @@ from hpcgnn.typing import Array, FloatArray, Mask, Offsets
 class Share:
     """Everything that a rank has before training; its rehearsing process gets nothing else.
 
-    Parameters
-    ----------
-    aggregations
-        The aggregations of the model.
-    position
-        The position in the grid.
-    sets
-        The active sets ``S_0 .. S_L`` of its nodes; empty without active sets.
-    nodes
-        The rank's nodes as the store holds them.
-    requests
-        The rows that it fetches beside the products.
-    edges
-        The matrices and the data of its edges.
-    largest
-        In reproducible runs, the largest row sum and column sum of each pattern over all ranks, in
-        the integers that weights are rounded to.
+    `sets` are the active sets ``S_0 .. S_L`` of its nodes, empty without active sets; `nodes` are
+    as the store holds them; `requests` are for the rows that it fetches beside the products;
+    `edges` are the matrices and the data of its edges. In reproducible runs, `largest` is the
+    largest row sum and column sum of each pattern over all ranks, in the integers that weights are
+    rounded to.
     """
 
     config: Config

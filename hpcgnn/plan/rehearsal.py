@@ -71,18 +71,13 @@ from hpcgnn.typing import Array, GlobalIndices, Mask
 class Rehearsal:
     """The needs of one rank.
 
-    Parameters
-    ----------
-    idle_bytes, peak_bytes
-        Resident set of an idle process that has imported the training code, and the peak.
-    ghost_bytes
-        Most bytes of other ranks' rows in memory at a time.
-    epoch_s, evaluate_s
-        Seconds of computing and copying in a training epoch (median) and in an evaluation, without
-        those in which other processes had the core.
-    once, epoch, evaluation
-        The exchanges and sums before the first epoch or only in it, in a later epoch, and in one
-        evaluation; for the rank at this position in each group of ranks, the busiest group first.
+    `idle_bytes` is the resident set of an idle process that has imported the training code,
+    `peak_bytes` the peak, and `ghost_bytes` the most bytes of other ranks' rows in memory at a
+    time. `epoch_s` (median) and `evaluate_s` are seconds of computing and copying in a training
+    epoch and in an evaluation, without those in which other processes had the core. `once`, `epoch`
+    and `evaluation` are the exchanges and sums before the first epoch or only in it, in a later
+    epoch, and in one evaluation; for the rank at this position in each group of ranks, the busiest
+    group first.
     """
 
     idle_bytes: int

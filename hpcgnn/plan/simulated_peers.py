@@ -18,19 +18,11 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 class Answers:
     """The answers of other ranks to one ghost exchange of a rank.
 
-    Parameters
-    ----------
-    peers, send_counts, recv_counts
-        Of its plan, see `hpcgnn.comm.CommPlan`.
-    wanted
-        The nodes that it sends, by peer.
-    of_host, sent_by_host
-        The ghosts of every rank of its host and the nodes that each sends, if its exchange needs
-        them.
-    sizes
-        (blocks,) int64 the number of rows of each rank's array.
-    rows_at_owners
-        The row of each ghost in its owner's array, if its exchange needs it.
+    `peers`, `send_counts` and `recv_counts` are those of its plan, see `hpcgnn.comm.CommPlan`, and
+    `wanted` the nodes that it sends, by peer. If its exchange needs them, `of_host` and
+    `sent_by_host` are the ghosts of every rank of its host and the nodes that each sends, and
+    `rows_at_owners` the row of each ghost in its owner's array. `sizes` (blocks,) int64 count the
+    rows of each rank's array.
     """
 
     peers: LocalIndices

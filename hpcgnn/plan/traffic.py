@@ -84,16 +84,11 @@ class BlockPairs:
     Either a list of pairs, or a table of m consecutive readers and all owners, in which "pairs"
     below means (m, blocks).
 
-    Parameters
-    ----------
-    readers, owners
-        (pairs,) int32, in a table (m, 1) and (1, blocks): the block rows that receive and send.
-    fetched, pushed
-        (replication, pairs) integers: rows and partial sums that the reader gets from the owner in
-        the layer of a replica.
-    by_terms
-        For sums of integers, by kind and l, (replication, pairs) int64 the number of rows fetched
-        or pushed with 2^(l-1) to 2^l - 1 terms; empty if not known.
+    `readers` and `owners` (pairs,) int32, in a table (m, 1) and (1, blocks), are the block rows
+    that receive and send. `fetched` and `pushed` (replication, pairs) integers are the rows and
+    partial sums that the reader gets from the owner in the layer of a replica. For sums of
+    integers, `by_terms` is, by kind and l, (replication, pairs) int64 the number of rows fetched or
+    pushed with 2^(l-1) to 2^l - 1 terms; empty if not known.
     """
 
     readers: LocalIndices
@@ -148,16 +143,10 @@ class BlockPairs:
 class Traffic:
     """Rows moved in one forward product; its adjoint moves them the other way.
 
-    Parameters
-    ----------
-    pieces
-        Returns the pairs of block rows in pieces, since a list of all pairs of many ranks would not
-        fit into memory.
-    sums
-        (2, 2, blocks, replication, replication) int64 rows that replicas of a block row send each
-        other: for the product and its adjoint, to each row's home and from there.
-    entries
-        (blocks,) int64 number of non-zeros of each block row.
+    `pieces` returns the pairs of block rows in pieces, since a list of all pairs of many ranks
+    would not fit into memory. `sums` (2, 2, blocks, replication, replication) int64 are rows that
+    replicas of a block row send each other: for the product and its adjoint, to each row's home and
+    from there. `entries` (blocks,) int64 is the number of non-zeros of each block row.
     """
 
     pieces: Callable[[], Iterable[BlockPairs]]
@@ -242,21 +231,11 @@ class ExchangeTimes:
 class Movement:
     """One exchange, run by all ranks.
 
-    Parameters
-    ----------
-    pattern
-        Key of the matrix.
-    transfer
-        Whether it is for a product's fetched rows, its pushed rows, or the sum over replicas.
-    reverse
-        Whether rows go from ghosts to owners; for a sum, whether it is that of the adjoint.
-    row_bytes
-        Bytes of one row, or of the longest.
-    joined
-        If short messages of the two exchanges of a product are joined, the bytes of a row of the
-        first; otherwise 0.
-    sums
-        For sums of integers: the numbers in a row, and the bits of each term.
+    `transfer` tells whether it is for a product's fetched rows, its pushed rows, or the sum over
+    replicas; `reverse`, whether rows go from ghosts to owners, or whether a sum is that of the
+    adjoint. `row_bytes` are those of one row, or of the longest. If short messages of the two
+    exchanges of a product are joined, `joined` is the bytes of a row of the first; otherwise 0. For
+    sums of integers, `sums` are the numbers in a row, and the bits of each term.
     """
 
     pattern: PatternKey

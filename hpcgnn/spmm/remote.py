@@ -197,17 +197,10 @@ class Exchange:
     ) -> tuple[RemotePart, EdgeTable, Offsets] | None:
         """Exchange pushed edges; return None if no rank pushes.
 
-        Parameters
-        ----------
-        matrix
-            Its values are the numbers of its entries in `table`.
-
-        Returns
-        -------
-        tuple
-            ``Rᵀ G``, whose values are numbers of entries in the table that follows; the table of
-            other ranks' edges that this rank computes; and (rows,) int64 the number of edges of
-            each own row that other ranks compute.
+        The values of `matrix` are the numbers of its entries in `table`. Return ``Rᵀ G``, whose
+        values are numbers of entries in the table that follows; the table of other ranks' edges
+        that this rank computes; and (rows,) int64 the number of edges of each own row that other
+        ranks compute.
         """
         if self._pushed is None or self._push is None:
             return None

@@ -95,20 +95,10 @@ class CellMesh:
 class RolloutFile(HDF5Writer):
     """Write predicted steps to a file as described in the module, whole or not at all.
 
-    Parameters
-    ----------
-    path
-        The .h5 file, or the .xdmf file to write next to it.
-    fields
-        The predicted fields, in the order of the columns.
-    times
-        (K,) float64.
-    num_rows
-        Numbers of nodes and edges of the whole graph.
-    attributes
-        Describe the rollout's origin.
-    cells
-        Cells to show in an .xdmf; None for a point cloud.
+    `path` is the .h5 file, or the .xdmf file to write next to it; `fields` are the predicted ones,
+    in the order of the columns; `times` are (K,) float64; `num_rows` count the nodes and edges of
+    the whole graph; `attributes` describe the rollout's origin; `cells` are those to show in an
+    .xdmf, None for a point cloud.
     """
 
     def __init__(
@@ -298,24 +288,11 @@ def value_type(field: FieldInfo) -> np.dtype[Any]:
 class Rollout:
     """A file that `RolloutFile` wrote, open for reading; a context manager.
 
-    Raises `InputError` if there is no such file or it is not a rollout.
-
-    Attributes
-    ----------
-    times
-        (K,) float64.
-    node_id
-        (n,) int64 original ids.
-    positions
-        (n, D) float64, or None.
-    names
-        Names of the fields of nodes.
-    edge_id
-        (m, 2) int64 original ids of sources and targets; (0, 2) without fields of edges.
-    edge_names
-        Names of the fields of edges.
-    attributes
-        The rollout's origin.
+    Raises `InputError` if there is no such file or it is not a rollout. `times` are (K,) float64,
+    `node_id` (n,) int64 original ids, `positions` (n, D) float64 or None; `edge_id` (m, 2) int64
+    are original ids of sources and targets, (0, 2) without fields of edges. `names` and
+    `edge_names` are those of the fields of nodes and of edges; `attributes` tell the rollout's
+    origin.
     """
 
     def __init__(self, path: Path) -> None:

@@ -63,23 +63,10 @@ class RunStart:
 class OpenRun:
     """A run in progress: its data, its files, and its results so far.
 
-    Parameters
-    ----------
-    config
-        The configuration, with the chosen exchange.
-    session
-        The description of this session of the run.
-    checkpoint
-        The checkpoint to resume from; None for a fresh start.
-    began
-        The time of `time.perf_counter` when setting up began.
-
-    Attributes
-    ----------
-    seeds
-        The seeds that are not finished.
-    stopping
-        Whether any rank has received a signal to stop.
+    `config` is the configuration with the chosen exchange, `checkpoint` the one to resume from,
+    None for a fresh start, and `began` the time of `time.perf_counter` when setting up began.
+    `seeds` are those that are not finished; `stopping` tells whether any rank has received a signal
+    to stop.
     """
 
     @collective

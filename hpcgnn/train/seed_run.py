@@ -125,13 +125,8 @@ class SeedRun:
         """Evaluate if it is due, and keep the model if it is the best.
 
         Return the metrics line of the epoch, and whether any rank was asked to `stop` or to `save`.
-
-        Raises
-        ------
-        CollectiveInputError
-            If the loss is no longer finite.
-        MachineError
-            If the ranks' weights differ; checked before each evaluation.
+        Raises `CollectiveInputError` if the loss is no longer finite, and `MachineError` if the
+        ranks' weights differ, which is checked before each evaluation.
         """
         row, losses, grid = self._row, self._losses, self._grid
         trained, moved_in_training = time.perf_counter(), self._trace.sent()

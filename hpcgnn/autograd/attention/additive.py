@@ -356,22 +356,13 @@ def attend(
     GATv2. The values are ``x projectionᵀ``. The result is (result rows, H * D), or (result rows, D)
     where heads are averaged; the bias alone for rows without edges.
 
-    Parameters
-    ----------
-    x
-        (input rows, F) float32 or float64, or bfloat16 beside float32 weights; where the pattern
-        is. Scores and softmax are in the precision of the weights.
-    projection
-        (H * D, F), one head after the other.
-    own
-        (result rows, F), same dtype: the input of the result's nodes, which may be `x`.
-    target_map
-        (H, F) or (H * D, F), as the scores take the rows' share, ``own target_mapᵀ``.
-    weights
-        (H, D), equal on all ranks, followed by the columns for features of edges, where the scores
-        read some; its gradient is this rank's share.
-    bias
-        (H * D,), or (D,) where heads are averaged, to add to every row.
+    `x` (input rows, F) is float32 or float64, or bfloat16 beside float32 weights, and is where the
+    pattern is; `own` (result rows, F), of the same dtype, is the input of the result's nodes, and
+    may be `x`. Scores and softmax are in the precision of the weights. `projection` is (H * D, F),
+    one head after the other; `target_map` (H, F) or (H * D, F), as the scores take ``own
+    target_mapᵀ``; `weights` (H, D), equal on all ranks, followed by the columns for features of
+    edges, where the scores read some. The gradient of the weights is this rank's share. `bias` (H *
+    D,), or (D,) where heads are averaged, is added to every row.
     """
     # Means of sparse rows would not be sparse, so these are projected first.
     sparse = isinstance(x, SparseFeatures)

@@ -107,15 +107,10 @@ def attend_products(
     The second is (rows, H) the log of the sum of exponentiated logits, which is needed to join
     results over several sets of edges; -inf for rows without edges. Both are differentiable.
 
-    Parameters
-    ----------
-    pairs
-        (input rows, H * 2 D) float32 or float64, or bfloat16: k_j and then v_j of each head.
-    targets
-        (rows, H * D) float32 or float64, with the scale of the products in them.
-    weights
-        (H, D * F) maps W_e of the features of edges, (H, 0) without any, equal on all ranks; its
-        gradient is this rank's share.
+    `pairs` (input rows, H * 2 D) float32 or float64, or bfloat16, are k_j and then v_j of each
+    head; `targets` (rows, H * D) float32 or float64 include the scale of the products. `weights`
+    (H, D * F) are the maps W_e, (H, 0) without features, equal on all ranks; their gradient is this
+    rank's share.
     """
     return _AttendProducts.apply(  # type: ignore[no-untyped-call]
         pairs, widened(targets), weights, heads

@@ -78,16 +78,10 @@ def attend_relations(
     expression. Rows x_j travel once for all relations, and are mapped where they arrive. The result
     is (result rows, H, D), in the precision of the maps.
 
-    Parameters
-    ----------
-    x
-        (input rows, F) float32 or float64, or bfloat16 beside float32 weights.
-    own
-        (result rows, F), same dtype: the input of the result's nodes.
-    maps
-        (H, R, D, F) W_r of each head, equal on all ranks; gradients are this rank's share.
-    vectors
-        (H, R, D) each: a_r of sources and t_r of targets.
+    `x` (input rows, F) is float32 or float64, or bfloat16 beside float32 weights; `own` (result
+    rows, F), of the same dtype, is the input of the result's nodes. `maps` (H, R, D, F) are W_r of
+    each head, `vectors` (H, R, D) each a_r of sources and t_r of targets; all are equal on all
+    ranks, and their gradients are this rank's share.
     """
     source, target = vectors
     own = widened(own)

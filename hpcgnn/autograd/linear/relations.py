@@ -209,21 +209,13 @@ def relation_linear(
 
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
-    Parameters
-    ----------
-    operator
-        The means M_r, one under the other, of `Aggregation.MEAN_BY_RELATION`.
-    rows
-        For each relation (m_r,) int32 rows of `out` that its means belong to, CuPy arrays for rows
-        on a GPU; they may repeat, and then add up in order on the CPU, in any order on a GPU.
-    x
-        (input rows, in_width) float32 or float64, or bfloat16 beside float32 weights; sparse
-        features where the operator is a `ChoosingOperator`, which are mapped first.
-    weights
-        (R, in_width, out_width).
-    out
-        (k, out_width), C-contiguous, of the dtype of `x` and in the same place; it is changed, so
-        that nothing may have saved it for its backward pass.
+    `operator` has the means M_r, one under the other, of `Aggregation.MEAN_BY_RELATION`. `rows` are
+    for each relation (m_r,) int32 rows of `out` that its means belong to, CuPy arrays for rows on a
+    GPU; they may repeat, and then add up in order on the CPU, in any order on a GPU. `x` (input
+    rows, in_width) is float32 or float64, or bfloat16 beside float32 weights; sparse features,
+    where the operator is a `ChoosingOperator`, are mapped first. `weights` are (R, in_width,
+    out_width). `out` (k, out_width), C-contiguous, of the dtype of `x` and in the same place, is
+    changed, so that nothing may have saved it for its backward pass.
     """
     order = RelationOrder.PROJECT_FIRST
     if not isinstance(x, SparseFeatures):

@@ -38,12 +38,8 @@ class Pushed(NamedTuple):
 class ForwardPush:
     """Sends the sums of pushed edges to the owners of their targets.
 
-    Parameters
-    ----------
-    targets
-        (N, W) rows of the local nodes, None if edges do not read them.
-    like
-        A tensor in the memory of the rows.
+    `targets` (N, W) are rows of the local nodes, None if edges do not read them; `like` is a tensor
+    in the memory of the rows.
     """
 
     def __init__(
@@ -90,12 +86,7 @@ class ForwardPush:
 class BackwardPush:
     """Fetches gradients for pushed edges from the owners of their targets, and returns theirs.
 
-    Parameters
-    ----------
-    gradient
-        (N, M) gradient of the sums.
-    targets
-        Rows of the local nodes, as in the forward pass.
+    `gradient` (N, M) is that of the sums; `targets` are as in the forward pass.
     """
 
     def __init__(

@@ -228,12 +228,8 @@ def _of_firsts(values: Array, starts: Array) -> Array:
 def split_places(marked: Array) -> tuple[Array, Array]:
     """Return the positions of edges in their input, -1 for added loops, and a mask of reverses.
 
-    Duplicates have the position of the first that is not a reverse, if there is one.
-
-    Parameters
-    ----------
-    marked
-        (E,) uint64 places, in which `MIRRORED` marks reverses.
+    Duplicates have the position of the first that is not a reverse, if there is one. `MIRRORED`
+    marks reverses in `marked`, (E,) uint64 places.
     """
     mirrored = (marked & MIRRORED) != 0
     added = marked == ADDED

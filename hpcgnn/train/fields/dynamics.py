@@ -72,18 +72,10 @@ def scales_of(tensors: Mapping[str, Tensor]) -> Scales:
 class Mesh:
     """The rows of a graph, or of several copies of it.
 
-    Parameters
-    ----------
-    static
-        Node features that do not change over time.
-    fixed
-        (n,) and (E,) masks of the rows whose targets are prescribed, not predicted.
-    absent
-        (n, W) and (E, W) masks of the targets that have no value at any step.
-    run_position
-        The run position of the ranks that hold the graph.
-    edge_targets
-        (E,) int64 local target rows of the edges that have fields, in the order of the store.
+    `static` features do not change over time. `fixed` (n,) and (E,) are masks of the rows whose
+    targets are prescribed, not predicted; `absent` (n, W) and (E, W) those of the targets that have
+    no value at any step. `edge_targets` (E,) int64 are local target rows of the edges that have
+    fields, in the order of the store.
     """
 
     view: GraphView
@@ -97,14 +89,8 @@ class Mesh:
 class RowDynamics:
     """Scales the frames and outputs of nodes, or of edges, and forms the next frame from them.
 
-    Parameters
-    ----------
-    fixed
-        (rows,) mask of the rows whose targets are prescribed.
-    absent
-        (rows, W) mask of targets without a value at any step; model outputs there mean nothing.
-    predict
-        A name in `hpcgnn.config.fields.PREDICTIONS`.
+    Model outputs at `absent` targets mean nothing; for the masks (rows,) and (rows, W), see `Mesh`.
+    `predict` is a name in `hpcgnn.config.fields.PREDICTIONS`.
     """
 
     def __init__(
@@ -168,17 +154,7 @@ class RowDynamics:
 
 
 class Dynamics:
-    """Turns frames into model inputs, and model outputs into the next frame.
-
-    Parameters
-    ----------
-    mesh
-        The graph, or copies of it.
-    predict
-        A name in `hpcgnn.config.fields.PREDICTIONS`.
-    dtype
-        The dtype of model inputs.
-    """
+    """Turns frames into model inputs, of `dtype`, and model outputs into the next frame."""
 
     def __init__(
         self,

@@ -19,18 +19,9 @@ from hpcgnn.typing import Array, FloatArray
 class NekFolder:
     """A folder of rollout steps, on the points of the nekRS folder that was converted.
 
-    Each file appears whole or not at all; one step is in memory at a time.
-
-    Parameters
-    ----------
-    path
-        The new folder.
-    like
-        The folder that was converted.
-    fields
-        The fields in the order of the columns.
-    first, times
-        The number of the first step in the store, and the times (K,) of all steps.
+    Each file appears whole or not at all; one step is in memory at a time. `path` is the new
+    folder, `like` the one that was converted; `fields` are in the order of the columns; `first` is
+    the number of the first step in the store, and `times` (K,) are those of all steps.
     """
 
     def __init__(

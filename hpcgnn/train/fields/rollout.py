@@ -25,19 +25,12 @@ from hpcgnn.train.fields.steps import Unroller
 class RolledStep:
     """A step of a rollout.
 
-    Parameters
-    ----------
-    step
-        Its number in the series; steps beyond the end are numbered on.
-    values
-        (rows, W) float64 targets of the local nodes and edges, as the next step reads them.
-    read
-        The stored frame of this step, or of the last one of the trajectory; NaN where missing.
-    is_known
-        Whether this step is in the trajectory.
-    unchanged
-        (rows, W) float64 targets of the last frame that the model read from the store, means where
-        they were missing. NaN if targets are predicted at the same step.
+    `step` is its number in the series; steps beyond the end are numbered on. `values` (rows, W)
+    float64 are targets of the local nodes and edges, as the next step reads them; `read` is the
+    stored frame of this step, or of the last one of the trajectory, NaN where missing; `is_known`
+    tells whether this step is in the trajectory. `unchanged` (rows, W) float64 are targets of the
+    last frame that the model read from the store, means where they were missing; NaN if targets are
+    predicted at the same step.
     """
 
     step: int
@@ -103,13 +96,7 @@ class RolloutErrors:
 
 
 class Rollouts:
-    """Rollouts of models of one series.
-
-    Parameters
-    ----------
-    num_nodes
-        The number of nodes of the whole graph.
-    """
+    """Rollouts of models of one series, on a graph of `num_nodes`."""
 
     def __init__(
         self, grid: ProcessGrid, unroller: Unroller, scales: Scales, num_nodes: int

@@ -54,20 +54,10 @@ class SampleStep:
 class Series:
     """The series of a store as this rank reads it.
 
-    Parameters
-    ----------
-    windows
-        The steps that make samples.
-    weights
-        (n,) and (E,) float64 weights of errors; all edges weigh 1.
-    fixed
-        (n,) and (E,) masks of the nodes and edges whose targets are prescribed.
-    absent
-        (n, W) and (E, W) masks of the targets without a value at any step.
-    positions
-        (n, D) float64; None if the store has none.
-    times, trajectory_starts
-        (T,) float64 times of all steps, and (R + 1,) int64 first steps of the trajectories.
+    `windows` are the steps that make samples. `weights` (n,) and (E,) float64 are those of errors;
+    all edges weigh 1. For the masks `fixed` and `absent`, see `Mesh`. `positions` are (n, D)
+    float64; None if the store has none. `times` (T,) float64 are those of all steps, and
+    `trajectory_starts` (R + 1,) int64 the first steps of the trajectories.
     """
 
     columns: Columns

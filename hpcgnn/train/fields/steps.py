@@ -38,10 +38,7 @@ class Unroller:
     def counted(self, truth: Frame, before: Frame | None = None) -> Frame:
         """Return the weights (rows, W) of predictions, 0 where a stored frame lacks the value.
 
-        Parameters
-        ----------
-        before
-            The previous frame, if differences are predicted: they need both values.
+        Predicted differences need the values of the frame `before` too.
         """
 
         def count(rows: RowDynamics, weights: Tensor, *frames: Tensor) -> Tensor:
@@ -120,13 +117,9 @@ class Unroller:
     ) -> Iterator[tuple[int, Sequence[Frame], Sequence[Frame]]]:
         """Yield each step after the anchors: its number, the last frames read, the outputs.
 
-        All samples are computed in one pass and share its messages; frames are yielded by sample.
-        `keys` has one key per step; with several, the backward pass recomputes the model.
-
-        Parameters
-        ----------
-        frames
-            The first frames of each sample, see `read`.
+        All samples are computed in one pass and share its messages; frames, of which `frames` are
+        the first, see `read`, are yielded by sample. `keys` has one key per step; with several, the
+        backward pass recomputes the model.
         """
         dynamics = self.side_by_side(tuple(sample.number for sample in samples))
         count = len(samples)

@@ -28,16 +28,9 @@ class StepSpan:
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The spans of each part, and the reach of a window.
+    """The spans of steps of each of `PARTS`, and the reach of a window.
 
-    Parameters
-    ----------
-    spans
-        The spans by part, see `PARTS`.
-    history
-        The number of steps up to and including the anchor, at least 1.
-    ahead
-        The number of steps after it.
+    A window has `history` steps up to and including the anchor, at least 1, and `ahead` after it.
     """
 
     spans: dict[str, tuple[StepSpan, ...]]

@@ -15,21 +15,10 @@ _STOLEN = 8
 class Usage:
     """Counts since the process began, over all its threads.
 
-    Parameters
-    ----------
-    wall_s
-        Wall-clock seconds.
-    cpu_s
-        CPU seconds.
-    queued_s
-        Seconds in which its first thread was ready to run, but the cores were busy; None if the
-        kernel does not count them.
-    major_faults
-        Pages that were read from disk, including swap.
-    yielded, preempted
-        Voluntary and involuntary context switches.
-    stolen_s
-        CPU seconds of the whole virtual machine that its host gave to others; None if unknown.
+    `queued_s` are seconds in which its first thread was ready to run, but the cores were busy; None
+    if the kernel does not count them. `major_faults` are pages that were read from disk, including
+    swap. `yielded` and `preempted` count voluntary and involuntary context switches. `stolen_s` are
+    CPU seconds of the whole virtual machine that its host gave to others; None if unknown.
     """
 
     wall_s: float
