@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from hpcgnn.convert.pipeline import Report
     from hpcgnn.convert.source import ConvertOptions
 
-__all__ = [
-    "FORMATS",
-    "ConvertOptions",
-    "Report",
-    "convert",
-    "detect",
-    "from_dgl",
-    "from_scipy",
-    "from_torch_geometric",
-]
-
 __getattr__ = lazily(
     __name__,
     {

@@ -11,20 +11,3 @@ from hpcgnn.partition.metrics import EXCHANGES, Exchange, VolumeMetrics, exchang
 from hpcgnn.partition.parts import Partition, Partitioner, block, random
 from hpcgnn.partition.pattern import CSRGraph, read_pattern
 from hpcgnn.partition.volume_balanced import part_graph, volume_balanced
-
-__all__ = [
-    "EXCHANGES",
-    "CSRGraph",
-    "Exchange",
-    "Partition",
-    "Partitioner",
-    "VolumeMetrics",
-    "block",
-    "exchange_volume",
-    "measure",
-    "metis",
-    "part_graph",
-    "random",
-    "read_pattern",
-    "volume_balanced",
-]

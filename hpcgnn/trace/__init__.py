@@ -10,18 +10,3 @@ from hpcgnn.trace.epochs import describe_epochs, steady
 from hpcgnn.trace.recorder import TraceRecorder
 from hpcgnn.trace.schema import PHASES, SCHEMA_VERSION, WAIT_FOR_SAMPLES, trace_file
 from hpcgnn.trace.span import Span
-
-__all__ = [
-    "PHASES",
-    "SCHEMA_VERSION",
-    "WAIT_FOR_SAMPLES",
-    "Counters",
-    "Span",
-    "TraceRecorder",
-    "describe_epochs",
-    "energy_line",
-    "energy_of",
-    "open_meter",
-    "steady",
-    "trace_file",
-]

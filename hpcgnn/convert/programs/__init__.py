@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from hpcgnn.convert.programs.options import ProgramOptions
     from hpcgnn.convert.programs.release import convert_release
 
-__all__ = ["ProgramOptions", "convert_programs", "convert_release"]
-
 __getattr__ = lazily(
     __name__,
     {

@@ -17,24 +17,3 @@ from hpcgnn.nn.models.rgcn import RGCN
 from hpcgnn.nn.models.sage import GraphSAGE
 from hpcgnn.nn.models.sign import SIGN
 from hpcgnn.nn.models.transformer import Transformer
-
-__all__ = [
-    "APPNP",
-    "GAT",
-    "GCN",
-    "GCNII",
-    "GIN",
-    "GINE",
-    "HGT",
-    "PNA",
-    "RGAT",
-    "RGCN",
-    "SIGN",
-    "GATv2",
-    "GatedGCN",
-    "GraphSAGE",
-    "MeshGraphNet",
-    "MixHop",
-    "NNConv",
-    "Transformer",
-]
