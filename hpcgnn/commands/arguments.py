@@ -33,6 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
@@ -160,7 +161,7 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 @cache
 def read_table(command: str) -> Mapping[str, Any]:
     """Return the content of a command's file; empty if it has none."""
-    file = files("hpcgnn.commands") / "options" / f"{command}.toml"
+    file = files("hpcgnn.commands") / "options" / f"{command.replace(' ', '_')}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
@@ -238,7 +239,7 @@ def _about(key: str, text: str) -> str:
 def find_object(reference: str) -> Any:
     """Return the object ``module:NAME``."""
     module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return attrgetter(name)(importlib.import_module(module))
 
 
 def _names(reference: str) -> list[str]:

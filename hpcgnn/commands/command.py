@@ -99,5 +99,5 @@ def find_command(name: str) -> Any:
     if not (table := read_table(name)):
         return find_object(f"hpcgnn.commands.{name}:COMMAND")
     processes = Processes[table["processes"].upper()]
-    subcommands = [find_object(reference) for reference in table.get("subcommands", ())]
+    subcommands = [find_command(words) for words in table.get("subcommands", ())]
     return Command(name, partial(read_parser, name), table["target"], processes, subcommands)

@@ -11,14 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 
-from hpcgnn.commands.arguments import CommandParser
-from hpcgnn.commands.command import Command, Processes
+from hpcgnn.commands.launch import start
 from hpcgnn.errors import InputError
-
-DESCRIPTION = """Write a shell's completion script to standard output; it is valid for the
-version that wrote it. zsh: into a file that ~/.zshrc sources after compinit."""
-EXAMPLES = """examples:
-  hpcgnn completion bash > ~/.local/share/bash-completion/completions/hpcgnn"""
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _TAKE_KEYS = ("train", "plan")
@@ -92,13 +86,6 @@ def script(shell: str, helps: Mapping[str, str]) -> str:
     return text if shell == "bash" else f"autoload -U bashcompinit && bashcompinit\n{text}"
 
 
-def parser() -> CommandParser:
-    """Return the arguments."""
-    cli = CommandParser("completion", DESCRIPTION, epilog=EXAMPLES)
-    cli.add_argument("shell", choices=("bash", "zsh"), help="shell to complete in")
-    return cli
-
-
 def main(options: argparse.Namespace) -> None:
     """Write the script."""
     # The help of `hpcgnn` itself lists the commands.
@@ -106,7 +93,5 @@ def main(options: argparse.Namespace) -> None:
     sys.stdout.write(script(options.shell, helps_of(commands)))
 
 
-COMMAND = Command("completion", parser, "hpcgnn.commands.completion:main", Processes.ONE)
-
 if __name__ == "__main__":
-    COMMAND.start()
+    start("completion")

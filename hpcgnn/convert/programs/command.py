@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcgnn.console import print_json, print_values, report
 from hpcgnn.convert.programs.conversion import convert_programs
-from hpcgnn.convert.programs.options import NUMBERS, ProgramOptions, flag
+from hpcgnn.convert.programs.options import ProgramOptions
 from hpcgnn.convert.programs.release import convert_release
 from hpcgnn.errors import InputError
 
@@ -44,14 +44,12 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _options(args: argparse.Namespace) -> ProgramOptions:
-    least = {option.name: option.metadata["least"] for option in NUMBERS if option.type is int}
-    for name, low in (least | {"processes": 1}).items():
-        if None not in (low, value := getattr(args, name)) and value < low:
-            raise InputError(f"{flag(name)} {value}: give at least {low}")
-    of_sources = [o.name for o in fields(ProgramOptions) if o.name not in _OF_RELEASE]
-    for name in (*of_sources, "processes") if args.release else ():
+    names = [option.name for option in fields(ProgramOptions)]
+    of_sources = [name for name in (*names, "processes") if name not in _OF_RELEASE]
+    for name in of_sources if args.release else ():
         if getattr(args, name) != getattr(ProgramOptions, name, None):
-            raise InputError(f"{flag(name)}: has no effect on --release; leave it out")
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag}: has no effect on --release; leave it out")
     if args.num_buckets > 1 << 16:
         raise InputError(f"--num-buckets {args.num_buckets}: give at most 65536")
     shares = (args.valid_share, args.test_share, args.unseen_share)
@@ -59,7 +57,4 @@ def _options(args: argparse.Namespace) -> ProgramOptions:
         raise InputError("--valid-share and --test-share must sum to less than 1, to leave files")
     if not args.unseen_share < 1:
         raise InputError(f"--unseen-share {args.unseen_share}: give less than 1")
-    return ProgramOptions(
-        granularity=args.granularity,
-        **{option.name: getattr(args, option.name) for option in NUMBERS},
-    )
+    return ProgramOptions(**{name: getattr(args, name) for name in names})

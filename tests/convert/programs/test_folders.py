@@ -110,7 +110,7 @@ def test_command_reports_and_refuses(
     assert summary["num_instances"] == 40
     assert summary["unreadable_files"] == 2
     assert "src/p0/broken.py: SyntaxError" in printed.err
-    for words in (["--max-candidates", "1"], ["--valid-share", "0.9", "--test-share", "0.2"]):
+    for words in (["--num-buckets", "65537"], ["--valid-share", "0.9", "--test-share", "0.2"]):
         with pytest.raises(InputError):
             COMMAND.call(["programs", str(folder), "-o", out, *words])
     with pytest.raises(InputError, match="no folder"):

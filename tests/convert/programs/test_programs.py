@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hpcgnn.commands.convert_programs import parser
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert.programs.command import _options
 from hpcgnn.convert.programs.graph import build_graph
 from hpcgnn.convert.programs.holes import find_holes
@@ -12,7 +12,6 @@ from hpcgnn.convert.programs.instances import compile_graph, pack_instance
 from hpcgnn.convert.programs.options import ProgramOptions
 from hpcgnn.convert.programs.sources import SourceFile
 from hpcgnn.convert.programs.variables import Uses
-from hpcgnn.errors import InputError
 from tests.support.program_files import edges_named, graph_at, hole_at
 
 # Tokens:      0   1  2 3 4 5 6 7 8  9 10 11 12    13 14 15 16
@@ -311,13 +310,13 @@ def test_odd_sources() -> None:
     assert decorated.spans[decorated.tree] == (0, len(decorated.tokens))
 
 
-def test_zero_means_all_and_less_is_refused() -> None:
+def test_zero_means_all_and_less_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     def options(*words: str) -> ProgramOptions:
-        return _options(parser().parse_args(["folder", "-o", "out.h5", *words]))
+        return _options(find_command("convert programs").parse(["folder", "-o", "out.h5", *words]))
 
     every = options("--functions-per-file", "0", "--holes-per-function", "0")
     assert (every.functions_per_file, every.holes_per_function) == (0, 0)
-    with pytest.raises(InputError, match="--functions-per-file -1: give at least 0"):
-        options("--functions-per-file", "-1")
-    with pytest.raises(InputError, match="--max-candidates 1: give at least 2"):
-        options("--max-candidates", "1")
+    for flag, value, least in (("functions-per-file", -1, 0), ("max-candidates", 1, 2)):
+        with pytest.raises(SystemExit):
+            options(f"--{flag}", str(value))
+        assert f"argument --{flag}: {value}: at least {least};" in capsys.readouterr().err
