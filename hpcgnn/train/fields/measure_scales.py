@@ -33,7 +33,7 @@ def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
         for span in series.windows.spans["train"]:
             for measured in sorts:
                 measured.before = None
-            for step in range(span.start, span.stop):
+            for step in span:
                 sorts.map(_Measured.add, series.reader.read(step))
     counted = grid.layer.allreduce(sum(rows.outputs.weight for rows in sorts))
     with agree(grid.world):

@@ -18,22 +18,14 @@ from hpcgnn.typing import Offsets
 PARTS = ("train", "valid", "test")
 
 
-@dataclass(frozen=True)
-class StepSpan:
-    """Steps `start` to `stop` - 1 of one trajectory that belong to one part."""
-
-    start: int
-    stop: int
-
-
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The spans of steps of each of `PARTS`, and the reach of a window.
+    """The spans of steps of each of `PARTS`, each in one trajectory, and the reach of a window.
 
     A window has `history` steps up to and including the anchor, at least 1, and `ahead` after it.
     """
 
-    spans: dict[str, tuple[StepSpan, ...]]
+    spans: dict[str, tuple[range, ...]]
     history: int
     ahead: int
 
@@ -70,14 +62,14 @@ class Windows:
 
     def first(self, samples: Mapping[str, int]) -> "Windows":
         """Return at most `samples` first windows of each part; none of a part not named."""
-        spans: dict[str, tuple[StepSpan, ...]] = dict.fromkeys(PARTS, ())
+        spans: dict[str, tuple[range, ...]] = dict.fromkeys(PARTS, ())
         for part, most in samples.items():
             reach = self.history - 1 + self._reach(part)
             remaining = most
             for span in self.spans[part]:
-                taken = min(max(span.stop - span.start - reach, 0), remaining)
+                taken = min(max(len(span) - reach, 0), remaining)
                 if taken:
-                    spans[part] += (StepSpan(span.start, span.start + reach + taken),)
+                    spans[part] += (range(span.start, span.start + reach + taken),)
                 remaining -= taken
         return replace(self, spans=spans)
 
@@ -97,7 +89,7 @@ class Windows:
         They are spread over the spans, and evenly spaced in a span that has several.
         """
         starts = []
-        spans = [span for span in self.spans[part] if span.stop - span.start > self.history]
+        spans = [span for span in self.spans[part] if len(span) > self.history]
         turns = -(-number // max(len(spans), 1))
         for index in range(number if spans else 0):
             turn, chosen = divmod(index, len(spans))
@@ -111,20 +103,20 @@ class Windows:
         return np.random.default_rng([seed, epoch]).permutation(self.anchors("train"))
 
 
-def _by_time(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[StepSpan, ...]]:
-    spans: dict[str, list[StepSpan]] = {part: [] for part in PARTS}
+def _by_time(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[range, ...]]:
+    spans: dict[str, list[range]] = {part: [] for part in PARTS}
     for start, stop in pairwise(starts.tolist()):
         length = stop - start
         test = round(options.test * length)
         valid = round(options.valid * length)
         cuts = (start, stop - test - valid, stop - test, stop)
         for part, ends in zip(PARTS, pairwise(cuts), strict=True):
-            spans[part].append(StepSpan(*ends))
+            spans[part].append(range(*ends))
     return {part: tuple(part_spans) for part, part_spans in spans.items()}
 
 
-def _by_trajectory(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[StepSpan, ...]]:
-    trajectories = [StepSpan(*ends) for ends in pairwise(starts.tolist())]
+def _by_trajectory(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[range, ...]]:
+    trajectories = [range(*ends) for ends in pairwise(starts.tolist())]
     order = np.random.default_rng(options.split_seed).permutation(len(trajectories))
     test = round(options.test * len(trajectories))
     valid = round(options.valid * len(trajectories))
