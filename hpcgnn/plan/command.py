@@ -4,9 +4,9 @@ import argparse
 import dataclasses
 import os
 import shlex
-import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -161,12 +161,7 @@ def copy_bandwidth() -> float:
     """Return the bytes per second at which this process copies memory, the best of five copies."""
     source = np.ones(1 << 22)
     target = np.empty_like(source)
-    seconds = []
-    for _ in range(5):
-        began = time.perf_counter()
-        np.copyto(target, source)
-        seconds.append(time.perf_counter() - began)
-    return source.nbytes / min(seconds)
+    return source.nbytes / min(repeat(lambda: np.copyto(target, source), number=1))
 
 
 def plans_of(config: Config, source: Sequence[Feature] = ()) -> list[Feature]:
