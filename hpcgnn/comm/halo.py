@@ -109,27 +109,16 @@ class CommPlan:
 
     @classmethod
     @collective
-    def from_ghosts(
-        cls,
-        grid: ProcessGrid,
-        row_map: RowMap,
-        ghosts: GlobalIndices,
-        positions: LocalIndices | None = None,
-    ) -> "CommPlan":
+    def from_ghosts(cls, grid: ProcessGrid, row_map: RowMap, ghosts: GlobalIndices) -> "CommPlan":
         """Make the plan that delivers the rows `ghosts`, in that order, inside a layer.
 
         `ghosts` (num_ghosts,) int64 are ascending global rows that this rank does not own, else
-        `ValueError`. `positions` (num_local,) int32 are this rank's rows in arrays that hold only
-        some of them; None: arrays hold all rows in order.
+        `ValueError`.
         """
         if np.any(np.diff(ghosts) <= 0) or np.any(row_map.is_local(ghosts)):
             raise ValueError("ghosts must be increasing global rows of other ranks")
         plan, requested = cls.from_request(grid, Request.of_owners(row_map, ghosts))
-        rows = row_map.to_local(requested)
-        if positions is not None:
-            rows = positions[rows]
-            assert len(rows) == 0 or rows.min() >= 0, "a ghost is not among its owner's rows"
-        return replace(plan, send_rows=rows)
+        return replace(plan, send_rows=row_map.to_local(requested))
 
     @classmethod
     @collective

@@ -35,17 +35,6 @@ def test_forward_delivers_the_ghosts(grid: ProcessGrid, dtype: type, width: int)
     np.testing.assert_array_equal(received, x[ghosts])
 
 
-def test_arrays_may_hold_some_of_the_rows(grid: ProcessGrid) -> None:
-    row_map, ghosts, _ = make_plan(grid, seed=11)
-    kept = np.random.default_rng(4).random(NUM_NODES) < 0.5
-    mine = kept[row_map.start : row_map.stop]
-    positions = np.where(mine, np.cumsum(mine) - 1, -1).astype(np.int32)
-    plan = CommPlan.from_ghosts(grid, row_map, ghosts[kept[ghosts]], positions)
-    x = np.random.default_rng(3).normal(size=(NUM_NODES, 3))
-    received = plan.forward(x[row_map.start : row_map.stop][mine])
-    np.testing.assert_array_equal(received, x[ghosts[kept[ghosts]]])
-
-
 def test_reverse_is_the_adjoint(comm: MPI.Intracomm, grid: ProcessGrid) -> None:
     row_map, ghosts, plan = make_plan(grid, seed=23)
     rng = np.random.default_rng(comm.rank)

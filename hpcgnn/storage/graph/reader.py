@@ -239,21 +239,16 @@ class GraphStore(OpenStore):
         numbers = np.searchsorted(ends, ids, side="right").tolist()
         return [self.node_types[number].name for number in numbers]
 
-    def find_names(self, texts: Sequence[str], node_type: str | None = None) -> GlobalIndices:
+    def find_names(self, texts: Sequence[str]) -> GlobalIndices:
         """Return the original ids (m,) of nodes by name, -1 for a name that no node has.
 
-        With node types, names are looked up in `node_type`, by default in all types; a name that no
-        node has may also be `TYPE:NAME`. Raises `InputError` for a name that nodes of several types
-        have, `KeyError` for an unknown type.
+        With node types, a name that no node has may also be `TYPE:NAME`. Raises `InputError` for a
+        name that nodes of several types have.
         """
         assert self._names is not None
         types = [node_type.name for node_type in self.node_types] or [""]
-        if node_type is not None and node_type not in types:
-            raise KeyError(f"{self.path} has no node type {node_type!r}; it has {types}")
         numbers = np.full(len(texts), -1, np.int64)
         for number, name in enumerate(types):
-            if node_type not in (None, name):
-                continue
             matches = self._names.find(texts, number)
             ambiguous = np.flatnonzero((matches >= 0) & (numbers >= 0))
             if len(ambiguous):
@@ -268,7 +263,7 @@ class GraphStore(OpenStore):
             left = [
                 index
                 for index in np.flatnonzero(numbers < 0).tolist()
-                if self.node_types and node_type is None and texts[index].startswith(prefix)
+                if self.node_types and texts[index].startswith(prefix)
             ]
             plain = [texts[index].removeprefix(prefix) for index in left]
             numbers[left] = self._names.find(plain, number)
