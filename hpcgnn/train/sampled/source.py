@@ -8,7 +8,7 @@ that normalisation over nodes sees one batch, and their shares of the loss add u
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -34,16 +34,6 @@ SUBGRAPHS: Reasons = {
     Trait.PLANNED_FROM_DEGREES: "its subgraphs are drawn from the graph itself",
 }
 """The traits that steps on subgraphs or on batches of graphs lack."""
-
-
-class Sampled(Protocol):
-    """Provides the step input of an epoch, as a function of seed and epoch."""
-
-    def at(self, seed: int, epoch: int) -> StepInput:
-        """Return the input of an epoch; collective."""
-
-    def details(self) -> dict[str, Any]:
-        """Return this rank's sizes for the summary; not collective."""
 
 
 @collective
@@ -123,7 +113,9 @@ class DrawnSource(Source):
 
     needs_rows: ClassVar[bool] = True
 
-    def __init__(self, context: Context, sampled: Sampled, described: dict[str, Any]) -> None:
+    def __init__(
+        self, context: Context, sampled: StepInput | PartOfGraph, described: dict[str, Any]
+    ) -> None:
         self._context, self._sampled, self._described = context, sampled, described
 
     @collective
@@ -194,7 +186,7 @@ class SampledSource(DrawnSource):
             home = between(grid, home, graph.split == Split.TRAIN)
         make = partial(make_input, context, aggregations, examples)
         if config.sampling.topology == "partitioned":
-            sampled: Sampled = PartOfGraph(context, home, make)
+            sampled: StepInput | PartOfGraph = PartOfGraph(context, home, make)
         else:
             with context.trace.span("read.whole"):
                 whole = share_whole(grid, home)
