@@ -15,4 +15,3 @@ from hpcgnn.attention.scores import (
     ProductScores,
     Scores,
 )
-from hpcgnn.attention.softmax import AttentionState

@@ -38,12 +38,11 @@ from hpcgnn.autograd.messages.edge_messages import (
     EdgeResult,
     reduce_messages,
 )
-from hpcgnn.autograd.messages.reductions import REDUCTIONS
 from hpcgnn.autograd.moments import ChosenSums, DistinctSums, moments, standardise
 from hpcgnn.autograd.numerics.exact import ExactArithmetic
 from hpcgnn.autograd.numerics.integers import IntegerArithmetic, check_integers
 from hpcgnn.autograd.numerics.mixed import PRECISIONS, blend, widened
-from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_with, loss_sum
+from hpcgnn.autograd.numerics.plain import arithmetic, computing_with, loss_sum
 from hpcgnn.autograd.own_share import add_own_share, add_share, map_with_share
 from hpcgnn.autograd.recompute import relu, relu_, rematerialised
 from hpcgnn.autograd.rows import RequestedRows, rows_at, take_rows

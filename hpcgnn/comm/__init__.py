@@ -4,7 +4,6 @@
 to which rank, and `agree` raises an error on all ranks, so that none is left waiting.
 """
 
-from hpcgnn.comm.buffers import BufferPool
 from hpcgnn.comm.collective import (
     agree,
     all_ranks,

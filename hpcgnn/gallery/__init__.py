@@ -17,7 +17,7 @@ from hpcgnn.gallery.flow import VortexStreets
 from hpcgnn.gallery.graph import GalleryGraph, random_split
 from hpcgnn.gallery.heat import PLACES, BoxMesh, CoolingBoxes, MovedNodes
 from hpcgnn.gallery.lattice_boltzmann import REYNOLDS_OF_A_CELL, FlowChannel
-from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
+from hpcgnn.gallery.many_graphs import planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import GridEdges, grid_graph
 from hpcgnn.gallery.streamed import (

@@ -7,5 +7,5 @@ each stage of the exchange, then those whose sums are pushed.
 from hpcgnn.messages.exact import ExactMessages, OrderedMessages
 from hpcgnn.messages.ghosts import source_places, take_home, with_ghosts
 from hpcgnn.messages.operator import EdgePart, MessageOperator, PushedEdges
-from hpcgnn.messages.remote_rows import Fetched, RemoteRows
+from hpcgnn.messages.remote_rows import Fetched
 from hpcgnn.sparse import EdgeTable

@@ -7,7 +7,7 @@ counts the rows that the parts exchange in one forward aggregation, exactly as t
 """
 
 from hpcgnn.partition.metis import metis
-from hpcgnn.partition.metrics import EXCHANGES, Exchange, VolumeMetrics, exchange_volume, measure
+from hpcgnn.partition.metrics import EXCHANGES, Exchange, exchange_volume, measure
 from hpcgnn.partition.parts import Partition, Partitioner, block, random
 from hpcgnn.partition.pattern import CSRGraph, read_pattern
 from hpcgnn.partition.volume_balanced import part_graph, volume_balanced

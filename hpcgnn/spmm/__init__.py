@@ -7,7 +7,7 @@ through a ghost exchange (`direct`, `hosts`, `broadcast`), all at once or in sta
 """
 
 from hpcgnn.spmm.carrier import Carrier, Transport
-from hpcgnn.spmm.cover import Cover, CoverSplit, PushedEntries
+from hpcgnn.spmm.cover import CoverSplit, PushedEntries
 from hpcgnn.spmm.exact import ExactProduct, IntegerSums
 from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, Push
 from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts, Peers
@@ -25,13 +25,4 @@ from hpcgnn.spmm.registry import (
 from hpcgnn.spmm.remote import Exchange, RemotePart
 from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
-from hpcgnn.spmm.wire import (
-    WIRES,
-    ColumnRange,
-    Packing,
-    Wire,
-    make_wire,
-    quantises,
-    sum_bytes,
-    wire_traits,
-)
+from hpcgnn.spmm.wire import WIRES, Packing, Wire, make_wire, quantises, sum_bytes, wire_traits

@@ -29,7 +29,6 @@ from hpcgnn.storage.graph.blocks import (
 from hpcgnn.storage.graph.checks import fault_in_times
 from hpcgnn.storage.graph.edge_builder import EdgeBuilder, EdgeColumns, both_ways, finite_weights
 from hpcgnn.storage.graph.fields import FieldInfo
-from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.parallel_writer import ShareSizes, StoreShare
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore

@@ -8,5 +8,5 @@ standard library and `hpcgnn.errors`.
 from hpcgnn.trace.energy import Counters, energy_line, energy_of, open_meter
 from hpcgnn.trace.epochs import describe_epochs, steady
 from hpcgnn.trace.recorder import TraceRecorder
-from hpcgnn.trace.schema import PHASES, SCHEMA_VERSION, WAIT_FOR_SAMPLES, trace_file
+from hpcgnn.trace.schema import WAIT_FOR_SAMPLES, trace_file
 from hpcgnn.trace.span import Span

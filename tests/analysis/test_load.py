@@ -3,9 +3,9 @@ import math
 
 import pytest
 
-from hpcgnn import trace
 from hpcgnn.analysis.load import PHASES, TRACE_SCHEMA, open_run, open_runs
 from hpcgnn.errors import InputError
+from hpcgnn.trace import schema as trace
 
 
 def test_the_reader_knows_the_schema_of_the_writer():

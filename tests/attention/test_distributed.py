@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.attention import AttentionState, scores
+from hpcgnn.attention import scores
 from hpcgnn.attention.softmax import (
+    AttentionState,
     pack,
     packed_width,
     to_wire,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcgnn.comm import BufferPool
+from hpcgnn.comm.buffers import BufferPool
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (0, 4), (7, 0), (1000, 3)])

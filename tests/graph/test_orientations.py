@@ -16,7 +16,8 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
 from hpcgnn.operator import Aggregation
-from hpcgnn.sparse import CodedCSR, LocalCSR
+from hpcgnn.sparse import LocalCSR
+from hpcgnn.sparse.local import CodedCSR
 from hpcgnn.trace import TraceRecorder
 from tests.support.training import Graph, make_config, make_graph, write_store
 

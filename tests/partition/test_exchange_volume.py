@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from hpcgnn.partition import EXCHANGES, CSRGraph, exchange_volume, measure
+from hpcgnn.partition import CSRGraph, exchange_volume, measure
+from hpcgnn.partition.metrics import EXCHANGES
 
 Edges = list[tuple[int, int]]
 Case = tuple[Edges, list[int], int]

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hpcgnn.partition import CSRGraph, VolumeMetrics, measure
+from hpcgnn.partition import CSRGraph, measure
+from hpcgnn.partition.metrics import VolumeMetrics
 
 Edges = list[tuple[int, int]]
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from hpcgnn.errors import InputError
-from hpcgnn.partition import CSRGraph, VolumeMetrics, measure, metis, part_graph, volume_balanced
+from hpcgnn.partition import CSRGraph, measure, metis, part_graph, volume_balanced
 from hpcgnn.partition.command import read_parts
+from hpcgnn.partition.metrics import VolumeMetrics
 from hpcgnn.partition.pattern import as_integers, as_pattern
 from hpcgnn.partition.volume_balanced import CANDIDATES, OBJECTIVES, Candidate
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays

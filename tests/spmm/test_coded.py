@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.sparse import CodedCSR, LocalCSR
+from hpcgnn.sparse import LocalCSR
+from hpcgnn.sparse.local import CodedCSR
 from hpcgnn.spmm import EXCHANGES, RESIDENT, DistributedSpMM, Schedule, make_exchange
 from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts

@@ -19,7 +19,6 @@ from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import (
     EdgeData,
     GraphStore,
-    Names,
     ShareSizes,
     SortedRows,
     SparseRows,
@@ -29,6 +28,7 @@ from hpcgnn.storage import (
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
 from hpcgnn.storage.by_ranks import open_store
+from hpcgnn.storage.graph.names import Names
 
 CHUNK = 256
 """Bytes of a chunk in these tests."""

@@ -7,7 +7,8 @@ from mpi4py import MPI
 
 import numpy as np
 
-from hpcgnn.gallery import PlantedGraphs, planted_graphs
+from hpcgnn.gallery import planted_graphs
+from hpcgnn.gallery.many_graphs import PlantedGraphs
 from hpcgnn.partition import read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays

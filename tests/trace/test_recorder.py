@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcgnn.errors import InputError
-from hpcgnn.trace import PHASES, TraceRecorder, trace_file
+from hpcgnn.trace import TraceRecorder, trace_file
+from hpcgnn.trace.schema import PHASES
 from tests.support.full_disk import largest_file
 
 NAMES = st.sampled_from(["dense", "exchange.forward", "exchange.reverse", "wait", "interior"])

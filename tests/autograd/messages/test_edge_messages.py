@@ -9,12 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import (
-    REDUCTIONS,
-    EdgeResult,
-    reduce_messages,
-)
+from hpcgnn.autograd import EdgeResult, reduce_messages
 from hpcgnn.autograd.messages import edge_messages
+from hpcgnn.autograd.messages.reductions import REDUCTIONS
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.spmm import RESIDENT, Schedule
 from tests.support.message_edges import NUM_NODES, local_inputs, make_edges

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import Arithmetic, ExactArithmetic, arithmetic, computing_with
+from hpcgnn.autograd import ExactArithmetic, arithmetic, computing_with
+from hpcgnn.autograd.numerics.plain import Arithmetic
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import uneven_starts

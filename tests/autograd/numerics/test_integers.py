@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import Arithmetic, IntegerArithmetic
+from hpcgnn.autograd import IntegerArithmetic
 from hpcgnn.autograd.numerics import integers
+from hpcgnn.autograd.numerics.plain import Arithmetic
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
 from tests.support import training

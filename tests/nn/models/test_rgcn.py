@@ -22,7 +22,8 @@ from hpcgnn.nn import (
 )
 from hpcgnn.nn.models.rgcn import RGCNLayer
 from hpcgnn.operator import Aggregation
-from hpcgnn.sparse import DistCSR, PatternRows, reverse_rows, stack_relations
+from hpcgnn.sparse import DistCSR, PatternRows, stack_relations
+from hpcgnn.sparse.assemble import reverse_rows
 from hpcgnn.spmm import EXCHANGES, METHODS, SCHEDULES
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.gradients import sum_gradients

@@ -15,8 +15,9 @@ from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.partition.parts import random
 from hpcgnn.partition.pattern import read_pattern
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphArrays, GraphStore, Names, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.storage.graph import names as names_module
+from hpcgnn.storage.graph.names import Names
 
 NAMES = ("/m/027rn", "Zürich Süd", "a", "ab", "b", "user_1", "user_10")
 SPLITS = {"0": [1, 1, 2, 3, 0, 0, 1], "ten": [3, 2, 1, 1, 1, 0, 0]}

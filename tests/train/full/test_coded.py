@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hpcgnn.sparse import CodedCSR, LocalCSR
-from hpcgnn.sparse.local import MainMemory
+from hpcgnn.sparse import LocalCSR
+from hpcgnn.sparse.local import CodedCSR, MainMemory
 from tests.support.training import make_config, make_graph, train, write_store
 
 SETTINGS = ("train.epochs=2", "exchange.schedule=sequential", "train.evaluate_every=1")
