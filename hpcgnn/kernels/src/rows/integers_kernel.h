@@ -27,7 +27,7 @@ struct IntegersKernels {
       for_columns(0, p.width, [&](std::int64_t c, auto... tail) {
         V::store(out + c, V::mul(V::load(row + c, tail...), factor), tail...);
       });
-      p.scales[i] = largest / kLargest;
+      p.scales[i] = largest * (1 / kLargest);
     }
   }
 
