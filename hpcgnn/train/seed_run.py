@@ -64,7 +64,8 @@ class SeedRun:
                 f"model.name = {config.model.name!r}: {names[0]} begins with other values on other "
                 "ranks; in the constructor, draw numbers from torch's generator alone"
             )
-        self._optimizer = make_optimizer(self.model, config.train)
+        with agree(self._grid.world):
+            self._optimizer = make_optimizer(self.model, config.train)
         named, own = list(self.model.named_parameters()), self.model.own_rows()
         self._shared = [parameter for name, parameter in named if name not in own]
         self._own = [parameter for name, parameter in named if name in own]

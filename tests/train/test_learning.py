@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.comm import ProcessGrid
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import ModelShape, make_model
@@ -274,7 +274,8 @@ def test_a_decay_of_no_weight_is_refused(comm: MPI.Intracomm, comm_tmp_path: Pat
     store = training.write_store(comm, comm_tmp_path, training.make_graph())
     words = ("model.name=gcn", "train.weight_decays=['layer.0.*=1']")
     config = training.make_config(store, comm_tmp_path / "run", *words)
-    with pytest.raises(InputError, match=r"layer.0.\* fits none of the weights layers.0.bias, "):
+    message = r"layer.0.\* fits none of the weights layers.0.bias, "
+    with pytest.raises(CollectiveInputError, match=message):
         training.train(comm, config)
 
 
