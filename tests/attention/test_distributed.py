@@ -74,10 +74,12 @@ def test_narrow_wires(
     list(product(("aware", "push", "joint"), ("native", "bfloat16"), SCHEDULES[:2])),
     ids=str,
 )
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [1e4, 1e10])
 def test_huge_logits_stay_finite(
-    comm: MPI.Intracomm, exchange: str, wire: str, schedule: Schedule
+    comm: MPI.Intracomm, exchange: str, wire: str, schedule: Schedule, kind: Kind, scale: float
 ) -> None:
-    problem = Problem(ugly_matrix(NUM_NODES, 5), "float32", scale=1e4)
+    problem = Problem(ugly_matrix(NUM_NODES, 5), "float32", kind=kind, scale=scale)
     with ProcessGrid(comm) as grid:
         _, found = problem.run(grid, exchange, wire, schedule)
         out, lse, *gradients = found

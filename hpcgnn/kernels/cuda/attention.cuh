@@ -80,6 +80,13 @@ HPCGNN_DEVICE T rectified(T x, T slope) {
   return x > 0 ? x : slope * x;
 }
 
+/// exp(logit - lse), at most 1: where logits are large, rounding may have left lse far below one.
+template <class T>
+HPCGNN_DEVICE T share_of(T logit, T lse) {
+  const T log = logit - lse;
+  return exponential(log > 0 ? T(0) : log);
+}
+
 /// A thread's edge in a backward pass: its other end, a row of the state or a column, and the
 /// numbers of its row.
 template <class T>

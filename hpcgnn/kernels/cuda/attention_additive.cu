@@ -90,7 +90,7 @@ HPCGNN_DEVICE Accumulator<X> walk(const AdditiveBackward& a, const Tile& tile, i
       const int64 row = b.indices[first + tile.lane], at = state_row(b, row);
       edge = edge_of<T>(b, a.saved, row, at, j, head, at);
       const T sum = static_cast<const T*>(b.target)[at * b.num_heads + head] + source;
-      alpha = exponential(rectified(sum, slope) - edge.lse), steepness = sum > 0 ? T(1) : slope;
+      alpha = share_of(rectified(sum, slope), edge.lse), steepness = sum > 0 ? T(1) : slope;
     }
     const T weight = alpha * edge.kept;
     const int count = stop - first < tile.lanes ? static_cast<int>(stop - first) : tile.lanes;

@@ -101,7 +101,7 @@ HPCGNN_DEVICE Accumulator<X> logit_gradient(const Tile& tile, const Window<X, V,
   using T = Accumulator<X>;
   T dot;
   const T logit = window.template logit<true>(tile, pair, dot);
-  const T alpha = exponential(logit - shuffle(tile, edge.lse, k));
+  const T alpha = share_of(logit, shuffle(tile, edge.lse, k));
   const T kept = shuffle(tile, edge.kept, k);
   weight = alpha * kept;
   return alpha * (kept * dot - shuffle(tile, edge.delta, k));

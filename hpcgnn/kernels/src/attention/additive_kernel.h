@@ -217,7 +217,7 @@ struct AdditiveBackward {
       const std::int64_t at = piece.slot + k;
       const Reg before = V::add(V::load(edges.sums.at + at), source);
       const Reg logit = Softmax<V>::rectified(before, slope);
-      const Reg alpha = exponential<V>(V::sub(logit, V::load(edges.lse.at + at)));
+      const Reg alpha = Softmax<V>::share(logit, V::load(edges.lse.at + at));
       const Reg inner = V::mul(V::load(kept + k), V::load(edges.dots.at + at));
       const Reg outer = V::mul(alpha, V::sub(inner, V::load(edges.delta.at + at)));
       const Reg found = V::choose_less(V::zero(), before, outer, V::mul(slope, outer));

@@ -141,7 +141,7 @@ struct SharedAttention {
     const Reg shift = V::broadcast(lse), slope = V::broadcast(static_cast<Scalar>(b.slope));
     Reg sum = V::zero();
     for (std::int64_t e = 0; e < padded; e += V::kLanes) {
-      const Reg alpha = exponential<V>(V::sub(V::load(logits.at + e), shift));
+      const Reg alpha = Softmax<V>::share(V::load(logits.at + e), shift);
       const Reg inner = V::mul(V::load(kept.at + e), V::load(dots.at + e));
       const Reg outer = V::mul(alpha, V::sub(inner, V::broadcast(delta)));
       const Reg found =
@@ -199,7 +199,7 @@ struct SharedAttention {
       Softmax<V>::drop_edges(p, edges.count, names(p, edges), Softmax<V>::kNone, own);
       const Reg shift = V::broadcast(sound(lse[h]));
       for (std::int64_t e = 0; e < padded; e += V::kLanes)
-        V::store(own.at + e, exponential<V>(V::sub(V::load(own.at + e), shift)));
+        V::store(own.at + e, Softmax<V>::share(V::load(own.at + e), shift));
       drop_weights(p, edges, task.first_head + h, own);
     }
   }

@@ -33,6 +33,11 @@ struct Softmax {
     return V::choose_less(V::zero(), x, x, V::mul(slope, x));
   }
 
+  /// exp(logit - lse), at most 1: where logits are large, rounding may have left lse far below one.
+  HPCGNN_INLINE static Reg share(Reg logit, Reg lse) {
+    return exponential<V>(V::min(V::zero(), V::sub(logit, lse)));
+  }
+
   /// Fill up the last register of a batch; returns the number of edges with the filling.
   HPCGNN_INLINE static std::int64_t pad(Batch& batch, std::int64_t count, Scalar value) {
     const std::int64_t padded = (count + V::kLanes - 1) / V::kLanes * V::kLanes;
@@ -110,7 +115,7 @@ struct Softmax {
     pad(edges.dots, count, 0);
     for (std::int64_t e = 0; e < padded; e += V::kLanes) {
       const Reg logit = V::load(edges.logits.at + e), kept = V::load(edges.kept.at + e);
-      const Reg alpha = exponential<V>(V::sub(logit, V::load(edges.lse.at + e)));
+      const Reg alpha = share(logit, V::load(edges.lse.at + e));
       const Reg inner = V::mul(kept, V::load(edges.dots.at + e));
       V::store(edges.dots.at + e, V::mul(alpha, V::sub(inner, V::load(edges.delta.at + e))));
       V::store(edges.kept.at + e, V::mul(alpha, kept));
