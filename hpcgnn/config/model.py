@@ -26,7 +26,7 @@ from hpcgnn.nn import (
     ModelShape,
     find_model,
 )
-from hpcgnn.support import Trait, lacks, needs, union
+from hpcgnn.support import NOT_WRITTEN, Trait, Traits, lacks, needs, union
 
 _MODEL_SIZES = (
     "name",
@@ -44,6 +44,11 @@ _NO_SIZES = ("name", "embeddings", "edge_features", "options")
 _DROPS_EDGES = lacks({Trait.EQUAL_BITS: "each rank draws it for its own edges"})
 
 
+def _traits_of_model(name: str) -> Traits:
+    # Whatever a user's model declares, export knows the layers of `MODELS` alone.
+    return union(find_model(name).traits(), lacks({} if name in MODELS else NOT_WRITTEN))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """The model and its sizes."""
@@ -52,7 +57,7 @@ class ModelConfig:
         "sage",
         f"{', '.join(MODELS)}, or package.module:Class for your own model",
         values=tuple(MODELS),
-        traits=lambda name: find_model(name).traits(),
+        traits=_traits_of_model,
     )
     hidden: Count = option(128, "width of hidden layers")
     num_layers: Count = option(2, "number of layers")

@@ -85,6 +85,8 @@ class Odd(GCN):
         return {**widths, "long": rows.repeat(2, 1), "nothing": None}.get(fault, rows)
 
 class Dropped(GCN):
+    lacks = {}
+
     def __init__(self, shape, *, directed):
         super().__init__(shape, directed=directed)
         self.drop, self.frozen = torch.nn.Dropout(0.5), torch.nn.Dropout(0.5).eval()
@@ -219,6 +221,18 @@ def test_a_module_that_a_run_names_is_not_imported(
     monkeypatch.setattr(sys, "argv", [*words, "--trust-code"])
     assert PREDICT.call(comm=comm) == 0
     assert mark.exists()
+
+
+@pytest.mark.usefixtures("modules")
+def test_one_that_lacks_nothing_is_not_exported(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, path = write_store(comm, comm_tmp_path, make_graph()), comm_tmp_path / "run"
+    train(comm, make_config(store, path, "model.name=faulty_models:Dropped", "train.epochs=1"))
+    if comm.size == 1:
+        monkeypatch.setattr(sys, "argv", ["export", str(path), "--to", "torch", "--trust-code"])
+        with pytest.raises(InputError, match=r"Dropped': its layers are not written in other"):
+            EXPORT.call()
 
 
 @pytest.mark.usefixtures("modules")
