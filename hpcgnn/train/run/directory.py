@@ -184,7 +184,7 @@ class RunDirectory:
         rows = [
             row for row in self.read_metrics() if row["epoch"] < epochs_done.get(row["seed"], 0)
         ]
-        with self._faults(self.path, "remove its files, or choose another run.dir"):
+        with self._faults(self.path, "make it writable, or choose another run.dir"):
             self._drop_results()
         self.write_text(self._metrics, "".join(json.dumps(row) + "\n" for row in rows))
         missing = {}

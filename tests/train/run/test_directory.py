@@ -1,6 +1,7 @@
 """The files of a run: missing lines of metrics, and the settings that make another run."""
 
 import contextlib
+import errno
 import json
 from pathlib import Path
 
@@ -35,6 +36,20 @@ def test_missing_epochs(
     assert found == ({} if missing is None else {1: missing})
     kept = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
     assert kept == [epoch for epoch in lines if epoch < done]
+
+
+def test_a_run_that_cannot_be_written_keeps_its_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    config = load_config(None, ["graph.store=g.h5", f"run.dir={tmp_path}/run"])
+    directory = RunDirectory(tmp_path / "run")
+    with directory.reserve():
+        monkeypatch.setattr(Path, "unlink", refuse)
+        with pytest.raises(InputError, match="run: Permission denied; make it writable, or"):
+            directory.resume(config, config, {})
 
 
 NORM = ("model.norm=batch",)
