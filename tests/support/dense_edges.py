@@ -38,7 +38,7 @@ def nnconv_layer(layer: Any, graph: Dense, x: Tensor) -> Tensor:
 
 def pna_layer(layer: Any, graph: Dense, x: Tensor) -> Tensor:
     edges: Any = graph.edges
-    rows = graph.rows_after(0)
+    rows = graph.rows_after(0) if graph.degree_rows is None else graph.degree_rows
     messages = mapped(layer.messages.first, ends_and_states(graph, x, edges.features))
     mean = edges.means(messages, len(x))
     places = edges.targets[:, None].expand_as(messages)

@@ -42,6 +42,8 @@ class Dense:
         Whether there are two directions.
     sets
         The rows (masks) that each aggregation starts from, and the outputs; None for all rows.
+    degree_rows
+        The rows (n,) whose degrees PNA averages; None for those that its layer reads.
     counted
         The rows (n,) that statistics are of, where all rows are there; None for all.
     relations
@@ -59,6 +61,7 @@ class Dense:
     a: Tensor
     directed: bool
     sets: tuple[Tensor, ...] | None = None
+    degree_rows: Tensor | None = None
     counted: Tensor | None = None
     relations: tuple[Tensor, ...] = ()
     types: Tensor | None = None

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -241,7 +241,11 @@ class Reference(ABC):
         if self.config.sampling.sampler == "node" and samples(self.config):
             # A subgraph of all nodes.
             return dense
-        return dense.with_sets(body, self.reached)
+        restricted = dense.with_sets(body, self.reached)
+        if samples(self.config):
+            # PNA scales by the degrees of the whole graph, of which a subgraph is a sample.
+            return replace(restricted, degree_rows=dense.rows_after(0))
+        return restricted
 
     def _first(self, key: DropoutKey | None) -> Tensor:
         """Return the input of the first layer."""
