@@ -18,6 +18,7 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import LocalIndices
 
 _COPIED = {torch.float32, torch.float64, torch.bfloat16}
+"""Dtypes of the rows that `take_rows` reads."""
 
 
 class _Take(torch.autograd.Function):

@@ -81,13 +81,18 @@ class IntegerArithmetic(Arithmetic):
 
     @override
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
-        return self.contract_all(left, [right])[0]
+        if self._are_rounded(left, right):
+            return _contract(left, [right])[0]
+        return super().contract(left, right)
 
     @override
     def contract_all(self, left: Tensor, rights: Sequence[Tensor]) -> list[Tensor]:
-        if all(self._is_rounded(left, r) and self._is_rounded(r, left) for r in rights):
+        if all(self._are_rounded(left, right) for right in rights):
             return _contract(left, rights)
-        return [super(IntegerArithmetic, self).contract(left, right) for right in rights]
+        return super().contract_all(left, rights)
+
+    def _are_rounded(self, left: Tensor, right: Tensor) -> bool:
+        return self._is_rounded(left, right) and self._is_rounded(right, left)
 
     def _is_rounded(self, rows: Tensor, matrix: Tensor) -> bool:
         # Functions of torch compute the rows of other classes.
@@ -112,7 +117,7 @@ def _multiply(
     accumulate: bool = False,
 ) -> Tensor:
     count, step = len(rows), min(len(rows), _CHUNK_ROWS * torch.get_num_threads())
-    given, result = memory_of(rows).array(rows), memory_of(out).array(out)
+    table, result = memory_of(rows).array(rows), memory_of(out).array(out)
     columns = matrix.detach().t().float().contiguous()
     column_scales, row_scales = np.empty(len(columns), np.float32), np.empty(step, np.float32)
     integers = torch.empty(columns.shape, dtype=torch.int8)
@@ -121,11 +126,11 @@ def _multiply(
     rounded = torch.empty((step, rows.shape[1]), dtype=torch.int8)
     sums = torch.empty((step, len(columns)), dtype=torch.int32)
     shift = None if bias is None else bias.detach().contiguous().numpy()
-    few, totals, turned = rounded.numpy(), sums.numpy(), integers.t()
+    integer_rows, totals, turned = rounded.numpy(), sums.numpy(), integers.t()
     for start in range(0, count, step):
         part = slice(start, min(start + step, count))
         size = part.stop - start
-        kernels.integers(given[part], few[:size], row_scales[:size], half="bfloat16")
+        kernels.integers(table[part], integer_rows[:size], row_scales[:size], half="bfloat16")
         torch._int_mm(rounded, turned, out=sums)
         kernels.scale_sums(
             totals[:size],
@@ -147,12 +152,12 @@ def _contract(left: Tensor, rights: Sequence[Tensor]) -> list[Tensor]:
     totals = [torch.zeros((left.shape[1], right.shape[1])) for right in rights]
     sums = [torch.empty(total.shape, dtype=torch.int32) for total in totals]
     for start in range(0, len(left), count):
-        for given, table, scale in zip(arrays, tables, scales, strict=True):
-            part = given[start : start + count]
+        for rows, table, scale in zip(arrays, tables, scales, strict=True):
+            part = rows[start : start + count]
             # The last rows may be fewer: the others add nothing.
             table[len(part) :].zero_()
-            few = table[: len(part)].numpy()
-            kernels.integers(part, few, scale, by_column=True, half="bfloat16")
+            integers = table[: len(part)].numpy()
+            kernels.integers(part, integers, scale, by_column=True, half="bfloat16")
         for number, (product, total) in enumerate(zip(sums, totals, strict=True), 1):
             torch._int_mm(tables[0].t(), tables[number], out=product)
             both = scales[0], scales[number]

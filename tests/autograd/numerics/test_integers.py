@@ -71,6 +71,17 @@ def test_products_round_as_they_may(widths: tuple[int, int], dtype: torch.dtype)
 
 
 @needs_integers
+@pytest.mark.parametrize("widths", [(70, 200), (70, 40)])
+def test_gradients_of_weights_together_are_those_of_each(widths: tuple[int, int]) -> None:
+    left = operands(96, 70, torch.float32)[0]
+    rights = [operands(width, 70, torch.float32)[0] for width in widths]
+    rounded, exact = IntegerArithmetic(lambda: True), Arithmetic()
+    for total, right in zip(rounded.contract_all(left, rights), rights, strict=True):
+        alone = exact if right.shape[1] < 64 else rounded
+        assert torch.equal(total, alone.contract(left, right))
+
+
+@needs_integers
 def test_integers_are_exact() -> None:
     rng = np.random.default_rng(3)
     rows, matrix = (

@@ -34,8 +34,8 @@ struct IntegersKernels {
   static void columns(const Integers& p, std::int64_t first, std::int64_t last) {
     constexpr int kColumns = kTogether * V::kLanes;
     std::int64_t c = first;
-    for (; c + kColumns <= last; c += kColumns) some_columns<kTogether>(p, c);
-    for_columns(c, last, [&](std::int64_t at, auto... tail) { some_columns<1>(p, at, tail...); });
+    for (; c + kColumns <= last; c += kColumns) round_columns<kTogether>(p, c);
+    for_columns(c, last, [&](std::int64_t at, auto... tail) { round_columns<1>(p, at, tail...); });
   }
 
   static void sums(const IntegerSums& p, std::int64_t first, std::int64_t last) {
@@ -66,7 +66,7 @@ struct IntegersKernels {
 
   /// Round `registers` registers of columns from c; with a mask there is one.
   template <int registers, class... Tail>
-  HPCGNN_INLINE static void some_columns(const Integers& p, std::int64_t c, Tail... tail) {
+  HPCGNN_INLINE static void round_columns(const Integers& p, std::int64_t c, Tail... tail) {
     const S* const x = static_cast<const S*>(p.x) + c;
     Sizes sizes[registers];
     for (std::int64_t i = 0; i < p.num_rows; ++i)

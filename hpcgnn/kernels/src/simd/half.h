@@ -1,6 +1,7 @@
 /// Conversions between 16-bit or integer storage and float32, one element at a time.
 ///
-/// Narrowing rounds to nearest, ties to even, as the vector instructions do; a NaN stays a NaN.
+/// Narrowing rounds to nearest, ties to even, as the vector instructions do; a NaN stays a NaN in
+/// 16 bits.
 #pragma once
 
 #include <bit>

@@ -6,8 +6,8 @@
 /// others to zero; a masked store does not write the others. `stream` bypasses the cache where the
 /// machine can and needs the alignment of a register; `fence` orders such stores. `max(a, b)` and
 /// `min(a, b)` give b where either is NaN; `choose_less(a, b, x, y)` is x where a < b, else y;
-/// `add_exponent(r, n)` adds the last bits of n to the exponent of r; lane k of
-/// `arrange(r, order(lanes))` is lane lanes[k] of r.
+/// storing 8-bit integers rounds to nearest; `add_exponent(r, n)` adds the last bits of n to the
+/// exponent of r; lane k of `arrange(r, order(lanes))` is lane lanes[k] of r.
 #pragma once
 
 #include <cstdint>
