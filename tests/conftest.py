@@ -69,10 +69,34 @@ EXAMPLES = hypothesis.settings(
 )
 
 
+class Stacks:
+    """The pytest plugin that ends a process with the stacks of its threads at a time-out."""
+
+    def __init__(self) -> None:
+        # Captured output is redirected while a test runs; this copy still reaches the terminal.
+        self.stderr: TextIO = os.fdopen(os.dup(2), "w")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_timeout_set_timer(self, settings: object) -> bool:
+        limit_s: float = getattr(settings, "timeout")  # noqa: B009
+        # Written in C, it fires even if a thread is stuck without releasing the GIL. The timer of
+        # pytest-timeout writes where workers of pytest-xdist have no output.
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=self.stderr)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_timeout_cancel_timer(self) -> bool:
+        faulthandler.cancel_dump_traceback_later()
+        return True
+
+    def pytest_unconfigure(self) -> None:
+        self.stderr.close()
+
+
 class Ranks:
     """The pytest plugin that keeps the ranks of one world together."""
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(self, grace_s: float, stderr: TextIO) -> None:
         self._grace_s = grace_s
         self._order = CallOrder()
         self._order.install()
@@ -81,8 +105,7 @@ class Ranks:
         # Graphs of tests would be one piece each, while a user's have many.
         pieces.PIECE = 500  # type: ignore[attr-defined]
         self._control = WORLD.Dup()
-        # Captured output is redirected while a test runs; this copy still reaches the terminal.
-        self._stderr: TextIO = os.fdopen(os.dup(2), "w")
+        self._stderr = stderr
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -113,21 +136,6 @@ class Ranks:
         if not (call.when == "setup" and report.passed):
             self._agree(item, report)
         return report
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_timeout_set_timer(self, settings: object) -> bool:
-        limit_s: float = getattr(settings, "timeout")  # noqa: B009
-        # Written in C, it fires even if a rank is stuck inside MPI without releasing the GIL.
-        faulthandler.dump_traceback_later(limit_s, exit=True, file=self._stderr)
-        return True
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_timeout_cancel_timer(self) -> bool:
-        faulthandler.cancel_dump_traceback_later()
-        return True
-
-    def pytest_unconfigure(self) -> None:
-        self._stderr.close()
 
     def _agree(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Fail `report` if any rank's report of this part of the test has failed. Collective."""
@@ -227,9 +235,12 @@ def pytest_configure(config: pytest.Config) -> None:
         size: WORLD.Split(0 if WORLD.rank < size else MPI.UNDEFINED, key=WORLD.rank)
         for size in tested_sizes(WORLD.size)
     }
+    stacks = Stacks()
+    config.pluginmanager.register(stacks, "stacks")
     if WORLD.size > 1:
         config.option.with_mpi = True
-        config.pluginmanager.register(Ranks(float(config.getini("mpi_grace"))), "ranks")
+        ranks = Ranks(float(config.getini("mpi_grace")), stacks.stderr)
+        config.pluginmanager.register(ranks, "ranks")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
