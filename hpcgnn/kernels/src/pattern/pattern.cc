@@ -1,6 +1,7 @@
 #include "pattern/pattern.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -109,16 +110,20 @@ void check_indptr(const std::int64_t* indptr, std::int64_t num_rows, std::int64_
 
 void check_range(const char* name, const std::int32_t* indices, std::int64_t count,
                  std::int64_t limit) {
-  if (count == 0) return;
-  std::int32_t low = indices[0], high = indices[0];
+  // The sign bit of a number is set if it is negative, and that of its distance from the last one
+  // if it is beyond: simple operations, which vectors of any processor have.
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  const auto last = static_cast<std::uint32_t>(std::min(limit - 1, most));
+  std::uint32_t signs = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    low = std::min(low, indices[i]);
-    high = std::max(high, indices[i]);
+    const auto index = static_cast<std::uint32_t>(indices[i]);
+    signs |= index | (last - index);
   }
-  if (low < 0 || high >= limit)
-    throw std::invalid_argument(std::string(name) + " holds " +
-                                std::to_string(low < 0 ? low : high) + ", outside [0, " +
-                                std::to_string(limit) + ")");
+  if (signs >> 31 == 0) return;
+  const auto [low, high] = std::minmax_element(indices, indices + count);
+  throw std::invalid_argument(std::string(name) + " holds " +
+                              std::to_string(*low < 0 ? *low : *high) + ", outside [0, " +
+                              std::to_string(limit) + ")");
 }
 
 void check_sorted(const std::int64_t* indptr, const std::int32_t* indices, std::int64_t num_rows) {

@@ -8,7 +8,7 @@ namespace hpcgnn::kernels {
 /// `kRegs` registers of columns starting at `column`, a row of x at a time; with `kTail` the last
 /// one is partial.
 template <class V, class X, int kRegs, bool kTail>
-void spmm_transpose_block(const SpmmTransposeArguments& arguments, std::int64_t column,
+void spmm_transpose_block(const SpmmTransposeProblem& problem, std::int64_t column,
                           int tail_lanes) {
   using Scalar = typename V::Scalar;
   using Reg = typename V::Reg;
@@ -16,8 +16,9 @@ void spmm_transpose_block(const SpmmTransposeArguments& arguments, std::int64_t 
   constexpr std::int64_t kLines = (std::int64_t{kRegs} * V::kLanes * sizeof(Scalar) + 63) / 64;
   constexpr std::int64_t kDistance = (64 + kLines - 1) / kLines;
   const auto tail = V::mask(tail_lanes);
-  // This copy stays in registers, because no store can alias it.
-  const SpmmTransposeArguments a = arguments;
+  // These copies stay in registers, because no store can alias them.
+  const SpmmTransposeArguments a = *problem.arguments;
+  const bool prefetch = problem.prefetch;
   const X* const x = static_cast<const X*>(a.x) + column;
   Scalar* const out = static_cast<Scalar*>(a.out) + column;
   const Scalar* const values = static_cast<const Scalar*>(a.values);
@@ -34,8 +35,10 @@ void spmm_transpose_block(const SpmmTransposeArguments& arguments, std::int64_t 
     const std::int32_t* const ahead =
         a.indices + (end + kDistance <= a.num_nonzeros ? kDistance : 0);
     for (std::int64_t e = begin; e < end; ++e) {
-      const char* const next = reinterpret_cast<const char*>(out + ahead[e] * a.width);
-      for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64, 1);
+      if (prefetch) {
+        const char* const next = reinterpret_cast<const char*>(out + ahead[e] * a.width);
+        for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64, 1);
+      }
       Scalar* const target = out + a.indices[e] * a.width;
       const Reg value = V::broadcast(values ? values[e] : Scalar(1));
       for (int r = 0; r < kFull; ++r)
@@ -53,12 +56,12 @@ struct SpmmTransposeColumns {
   static constexpr int kMaxRegs = 8;
 
   template <int kRegs>
-  static void block(int regs, const SpmmTransposeArguments& a, std::int64_t column, int tail) {
+  static void block(int regs, const SpmmTransposeProblem& p, std::int64_t column, int tail) {
     if (regs == kRegs)
-      tail > 0 ? spmm_transpose_block<V, X, kRegs, true>(a, column, tail)
-               : spmm_transpose_block<V, X, kRegs, false>(a, column, 0);
+      tail > 0 ? spmm_transpose_block<V, X, kRegs, true>(p, column, tail)
+               : spmm_transpose_block<V, X, kRegs, false>(p, column, 0);
     else if constexpr (kRegs > 1)
-      block<kRegs - 1>(regs, a, column, tail);
+      block<kRegs - 1>(regs, p, column, tail);
   }
 
   static void run(const SpmmTransposeProblem& p) {
@@ -67,8 +70,7 @@ struct SpmmTransposeColumns {
       const std::int64_t wanted = (left + V::kLanes - 1) / V::kLanes;
       const int regs = wanted < kMaxRegs ? static_cast<int>(wanted) : kMaxRegs;
       const std::int64_t lanes = std::int64_t{regs} * V::kLanes;
-      block<kMaxRegs>(regs, *p.arguments, column,
-                      left < lanes ? static_cast<int>(left % V::kLanes) : 0);
+      block<kMaxRegs>(regs, p, column, left < lanes ? static_cast<int>(left % V::kLanes) : 0);
       column += lanes;
     }
   }
