@@ -108,3 +108,14 @@ def memory_of(tensor: Tensor) -> TensorMemory:
     """Return the memory that a tensor is in."""
     # `is_cpu` is faster than making the name of the device.
     return _MEMORIES["cpu" if tensor.is_cpu else tensor.device.type]
+
+
+def in_order(matrix: Tensor) -> Tensor:
+    """Return the matrix in C order, copied only if it is not; without history."""
+    if not matrix.is_cpu or matrix.is_contiguous() or not matrix.t().is_contiguous():
+        return matrix.contiguous()
+    memory = memory_of(matrix)
+    out = memory.empty(matrix, matrix.shape)
+    # torch, which copies whole rows or columns, takes up to five times as long.
+    kernels.transpose_rows(memory.array(matrix.t()), memory.array(out))
+    return out

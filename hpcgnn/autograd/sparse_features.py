@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn import kernels
-from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.memory import in_order, memory_of
 from hpcgnn.comm.row_map import spans
 from hpcgnn.kernels.mixing import GOLDEN, Words, split_mix
 from hpcgnn.sparse import LocalCSR
@@ -103,17 +103,17 @@ class SparseFeatures(Tensor):
     def write_product(self, matrix: Tensor, out: Tensor, *, accumulate: bool = False) -> Tensor:
         """Write or add ``X matrix`` (N, width) to `out`, and return it."""
         array = memory_of(out).array
-        rows = _in_order(array(matrix))
+        rows = array(in_order(matrix))
         self.matrix.matmul(rows, array(out), accumulate=accumulate, half=self._half)
         return out
 
-    def contract(self, gradient: Tensor) -> Tensor:
-        """Return ``gradientᵀ X`` (width, F) in the dtype of weights."""
-        rows = memory_of(gradient).array(gradient.contiguous())
+    def contract(self, right: Tensor) -> Tensor:
+        """Return ``Xᵀ right`` (F, width) in the dtype of weights."""
+        rows = memory_of(right).array(right.contiguous())
         wide = np.float64 if rows.dtype == np.float64 else np.float32
         total = np.empty((self.shape[1], rows.shape[1]), wide)
         kernels.spmm_transpose(self.matrix.operand, rows, total, half=self._half)
-        return torch.from_numpy(_in_order(total.T))
+        return torch.from_numpy(total)
 
     def by_column(self, length: int) -> ColumnRuns:
         """Return the values by column, in runs of at most `length`."""
@@ -163,15 +163,6 @@ class SparseFeatures(Tensor):
     @property
     def _half(self) -> Any:
         return "bfloat16" if self.dtype == torch.bfloat16 else None
-
-
-def _in_order(matrix: FloatArray) -> FloatArray:
-    """Return the matrix as a C-contiguous array."""
-    if matrix.flags.c_contiguous or not matrix.T.flags.c_contiguous:
-        return np.ascontiguousarray(matrix)
-    out = np.empty(matrix.shape, matrix.dtype)
-    kernels.transpose_rows(matrix.T, out)
-    return out
 
 
 def _index(rows: SparseFeatures, index: Sequence[Tensor | None]) -> SparseFeatures:

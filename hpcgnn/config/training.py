@@ -160,7 +160,8 @@ class TrainConfig:
     products: str = option(
         "floats",
         "floats, or int8: training on CPUs multiplies nodes' rows and weights that are rounded to "
-        "8 bits, from 1,024 rows and 64 columns; evaluations and predictions are not rounded",
+        "8 bits, from 1,024 rows and 64 columns (bfloat16: 32); evaluations and predictions are "
+        "not rounded",
         values=("floats", "int8"),
         traits={
             "int8": needs(

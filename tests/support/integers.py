@@ -24,4 +24,4 @@ needs_integers = pytest.mark.skipif(
 def round_small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Round products of a few rows and columns too."""
     monkeypatch.setattr(integers, "_CHUNK_ROWS", 4)
-    monkeypatch.setattr(integers, "_LEAST_WIDTH", 2)
+    monkeypatch.setattr(integers, "_LEAST_WIDTH", dict.fromkeys(integers._LEAST_WIDTH, 2))

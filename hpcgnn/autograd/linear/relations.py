@@ -117,11 +117,11 @@ class _ProjectFirst(torch.autograd.Function):
         for_means = _rows_of(gradient, ctx.where)
         back = partial(ctx.operator.apply_chosen_transpose, num_relations=count)
         for_mapped = applied(back, for_means)
-        for_weights = arithmetic().contract(for_mapped, x).view(count, out_width, in_width)
+        for_weights = arithmetic().contract(x, for_mapped).view(in_width, count, out_width)
         for_x = None
         if ctx.needs_input_grad[2]:
             for_x = arithmetic().product(for_mapped, joined.t())
-        return None, None, for_x, for_weights.transpose(1, 2), gradients[0]
+        return None, None, for_x, for_weights.transpose(0, 1), gradients[0]
 
 
 def _save(

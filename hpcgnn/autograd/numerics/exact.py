@@ -88,6 +88,8 @@ class ExactArithmetic(Arithmetic):
         """Return ``leftᵀ right`` over the rows of all ranks."""
         if isinstance(right, SparseFeatures):
             return self._contract_sparse(left, right)
+        if isinstance(left, SparseFeatures):
+            return self._contract_sparse(right, left).t()
         tables = left.contiguous().numpy(), right.contiguous().numpy()
         exponents, num_rows = self._exponents(*tables)
         first, second = (_powers(_BITS - exponent) for exponent in exponents)

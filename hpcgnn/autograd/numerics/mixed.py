@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hpcgnn import kernels
 from hpcgnn.autograd.epilogue import apply_epilogue
-from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.memory import in_order, memory_of
 from hpcgnn.autograd.numerics.blas import bfloat16_is_fast, kernels_are_fast
 from hpcgnn.autograd.sparse_features import SparseFeatures
 
@@ -166,24 +166,26 @@ def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
 
 
 def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
-    """Return ``gradientᵀ rows`` in the dtype of weights.
+    """Return ``gradientᵀ rows`` in the dtype of weights; one of them may be sparse.
 
     Products of bfloat16 have bfloat16 results: the rows are cut into chunks, whose rounded products
     are summed in float32.
     """
+    if isinstance(gradient, SparseFeatures):
+        return gradient.contract(rows)
     if isinstance(rows, SparseFeatures):
-        return rows.contract(gradient)
+        return in_order(rows.contract(gradient).t())
     turned = gradient.shape[1] < rows.shape[1]
     wide, narrow = (rows, gradient) if turned else (gradient, rows)
     if _takes_kernel(wide, narrow, is_summed=True):
         total = gradient.new_zeros((wide.shape[1], narrow.shape[1]), dtype=torch.float32)
         kernels.dense_contraction(*_arrays(wide, narrow, total), half="bfloat16")
-        return total.t().contiguous() if turned else total
+        return in_order(total.t()) if turned else total
     gradient = narrowed(gradient, rows.dtype)
     if rows.dtype != torch.bfloat16:
         if gradient.shape[1] > rows.shape[1]:
             # With the narrower matrix on the left, libraries are up to a third faster.
-            return (rows.t() @ gradient).t().contiguous()
+            return in_order((rows.t() @ gradient).t())
         return gradient.t() @ rows
     total = gradient.new_zeros((gradient.shape[1], rows.shape[1]), dtype=torch.float32)
     if _widens(rows):

@@ -92,17 +92,21 @@ void test_form(const Csr& a, std::int64_t width, Form form) {
 }
 
 void test_tiling() {
-  constexpr std::int64_t kCache = 1 << 20;
+  constexpr std::int64_t kCache = 1 << 20, kShared = 1 << 24;
   const auto is = [](Tiling found, std::int64_t bytes, bool packed) {
     return found.bytes == bytes && found.packed == packed;
   };
-  check(is(choose_tiling(1000, 1024, 100000, kCache), 1024, false), "x fits: one tile");
-  check(is(choose_tiling(4096, 1024, 4096, kCache), 1024, false), "few reads: one tile");
-  check(is(choose_tiling(4096, 1024, 400000, kCache), 256, true), "tiles of a quarter");
-  check(is(choose_tiling(2000, 1000, 400000, kCache), 512, true), "whole lines");
-  check(is(choose_tiling(100000, 1024, 9000000, kCache), 128, true), "tiles of two lines");
-  check(is(choose_tiling(100000, 100, 9000000, kCache), 100, false), "rows narrower than that");
-  check(is(choose_tiling(0, 64, 0, kCache), 64, false), "nothing");
+  check(is(choose_tiling(1000, 1024, 100000, kCache, kShared), 1024, false), "x fits: one tile");
+  check(is(choose_tiling(4096, 1024, 4096, kCache, kShared), 1024, false), "few reads: one tile");
+  check(is(choose_tiling(4096, 1024, 400000, kCache, kShared), 256, true), "tiles of a quarter");
+  check(is(choose_tiling(2000, 1000, 400000, kCache, kShared), 512, true), "whole lines");
+  check(is(choose_tiling(100000, 1024, 9000000, kCache, kShared), 128, true), "tiles of two lines");
+  check(is(choose_tiling(100000, 256, 9000000, kCache, kShared), 128, true), "x in no cache");
+  check(is(choose_tiling(50000, 256, 9000000, kCache, kShared), 256, false),
+        "x in the shared cache");
+  check(is(choose_tiling(100000, 100, 9000000, kCache, kShared), 100, false),
+        "rows narrower than that");
+  check(is(choose_tiling(0, 64, 0, kCache, kShared), 64, false), "nothing");
   check(private_cache_bytes() > 0, "some cache");
 }
 

@@ -8,6 +8,9 @@ namespace hpcgnn::kernels {
 /// Bytes of one core's private cache (level 2): from sysfs, else sysconf, else 1 MiB. Read once.
 std::int64_t private_cache_bytes();
 
+/// Bytes of the cache of level 3, which cores share: from sysfs, else 0. Read once.
+std::int64_t shared_cache_bytes();
+
 /// How the columns of a product are cut: into tiles of `bytes` of each row of x, one after the
 /// other, and whether each tile is first copied into a compact array.
 struct Tiling {
@@ -26,10 +29,11 @@ struct Tiling {
 /// - If x fits the cache, or its rows are read too few times to repay more passes: one tile.
 /// - If at least two lines of each row fit: the fewest such tiles, packed, since rows that are a
 ///   power of two apart would share a few sets of the cache.
+/// - If rows have at most four lines and the shared cache holds x: one tile.
 /// - Otherwise: tiles of two lines, also packed. The cache then holds as many as it can of the rows
 ///   that are read most, and the neighbouring lines that the hardware fetches with them belong to
 ///   the same rows.
 Tiling choose_tiling(std::int64_t num_x_rows, std::int64_t row_bytes, std::int64_t num_nonzeros,
-                     std::int64_t cache_bytes);
+                     std::int64_t private_bytes, std::int64_t shared_bytes);
 
 }  // namespace hpcgnn::kernels

@@ -272,7 +272,7 @@ void spmm(const SpmmArguments& a) {
                             .stream = streams(a)};
   Schedule schedule(a);
   const Tiling tiling = choose_tiling(a.num_x_rows, a.width * storage_bytes(a.x_storage),
-                                      a.num_nonzeros, private_cache_bytes());
+                                      a.num_nonzeros, private_cache_bytes(), shared_cache_bytes());
   run_tiles(a, schedule, problem, tiling);
 }
 
