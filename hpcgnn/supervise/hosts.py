@@ -37,7 +37,7 @@ def find_allocation(
     named = next((environment[name] for name in _FILES if name in environment), None)
     if file is None and "SLURM_JOB_NODELIST" in environment:
         hosts = tuple(expand(environment["SLURM_JOB_NODELIST"]))
-        tasks = re.findall(r"(?<!x)\d+", environment.get("SLURM_TASKS_PER_NODE", ""))
+        tasks = re.findall(r"(?<![x\d])\d+", environment.get("SLURM_TASKS_PER_NODE", ""))
         return Allocation(hosts, ranks_per_host or min(map(int, tasks), default=1))
     if file is None and named is None:
         return Allocation((platform.node(),), ranks_per_host or 1)

@@ -245,6 +245,7 @@ def test_hosts_of_batch_systems(tmp_path: Path) -> None:
     for environment, given, hosts, ranks in (
         (slurm, None, names, 1),
         ({**slurm, "SLURM_TASKS_PER_NODE": "4(x7),3"}, None, names, 3),
+        ({**slurm, "SLURM_TASKS_PER_NODE": "8(x12),9"}, None, names, 8),
         (slurm, 7, names, 7),
         ({"PBS_NODEFILE": str(file)}, None, ["x1.site", "x2.site"], 2),
     ):
