@@ -193,3 +193,25 @@ def test_cancelled_job_stays_cancelled(cluster: Cluster, train: Callable[[Path],
     facts = cluster.facts(job)
     assert (facts["JobState"], facts["Restarts"]) == ("CANCELLED", "0")
     assert "requeueing" not in cluster.log(job)
+
+
+def test_task_of_an_array_is_requeued_and_cancelled_alone(
+    cluster: Cluster, config: Path, store: Path
+) -> None:
+    folder = cluster.directory / "seeds"
+    words = (folder, config, f"graph.store={store}", "train.epochs=100000")
+    array = cluster.submit("seeds.sbatch", *words, options=("--array=1-2",))
+    for seed in (1, 2):
+        wait_for_epochs(folder / f"seed-{seed}", 5)
+    last = f"{array}_2"
+    assert cluster.facts(last)["JobId"] == array
+    cluster.run("scancel", "--batch", "--signal=USR1", last)
+    cluster.wait(last, "PENDING")
+    cluster.wait(last, "RUNNING")
+    wait_for_log(cluster, array, "resuming seed 2")
+    cluster.run("scancel", last)
+    cluster.wait(last, "CANCELLED")
+    other = cluster.facts(f"{array}_1")
+    assert (other["JobState"], other["Restarts"]) == ("RUNNING", "0")
+    cluster.run("scancel", array)
+    cluster.wait_until_gone(array)
