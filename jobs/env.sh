@@ -141,6 +141,8 @@ mpi_settings() {
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then
         export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$SLURM_CPUS_PER_TASK}
     fi
+    # After `sbatch --export=NONE` srun gives ranks nothing of this environment, not even PATH.
+    export SLURM_EXPORT_ENV=ALL
 }
 
 # ---- the virtual environment -----------------------------------------------------------------

@@ -121,7 +121,7 @@ COMMANDS = {
 echo "sbatch $*" >submitted; env | sed -n 's/^SBATCH_//p' >asked
 while [[ $1 == --* ]]; do shift; done
 export SLURM_SUBMIT_DIR=$PWD SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_CPUS_PER_TASK=7 SLURM_NNODES=2
-export SLURM_JOB_NODELIST='n[1-2]' SLURM_ARRAY_TASK_ID=3
+export SLURM_JOB_NODELIST='n[1-2]' SLURM_ARRAY_TASK_ID=3 SLURM_EXPORT_ENV=NONE
 exec bash "$@"
 """,
     "qsub": """
@@ -216,7 +216,7 @@ def test_job(folder: Path, name: str, job: str) -> None:
     assert found.items() >= site.network.items()
     assert found["OMP_NUM_THREADS"] == ("12" if name == "fugaku" else "7")
     if site.asks:
-        assert found["SRUN_CPUS_PER_TASK"] == "7"
+        assert (found["SRUN_CPUS_PER_TASK"], found["SLURM_EXPORT_ENV"]) == ("7", "ALL")
 
 
 @pytest.mark.parametrize("name", [name for name, site in TABLE.items() if site.gpu])
