@@ -85,6 +85,10 @@ args_of_seed() {
 train_ranks() {
     local ranks=$1
     shift
+    if [[ " $* " == *" run.resume="* ]]; then
+        fail "leave out run.resume: a job that starts again must continue (auto); to start over, give another run.dir"
+        exit 2
+    fi
     trap 'pass_on USR1' USR1
     trap 'pass_on TERM' TERM
     say "$ranks ranks: python -m hpcgnn.train $* run.resume=auto"

@@ -196,6 +196,13 @@ def test_which_ends_ask_for_another_start(status: int, restarts: int, again: boo
     assert done.returncode == (0 if again else status)
 
 
+def test_a_job_refuses_to_start_over() -> None:
+    code = ". jobs/batch.sh; train_ranks 2 my.toml run.resume=never run.dir=a"
+    done = subprocess.run(["bash", "-c", code], capture_output=True, cwd=ROOT, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hpcgnn: error: leave out run.resume: ")
+
+
 PBS = {
     "qstat": """[[ $* == "-f -w 7.head" ]] && cat <<FACTS
 Job Id: 7.head
