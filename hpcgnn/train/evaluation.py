@@ -143,12 +143,12 @@ def _by_target(sums: FloatArray, facts: GraphFacts) -> dict[str, float]:
     count, total, squares, squared, absolute = sums[:, tested]
     scales, names = np.array(facts.target_scales)[tested], facts.targets
     spread = squares - total**2 / count
-    # A constant target has an R² of 1 if predicted exactly.
-    explained = 1 - squared / np.where(spread > 0, spread, np.where(squared > 0, squared, 1))
+    # Only rounding errors are left of a constant target: its R² is 1 if predicted exactly, else 0.
+    spread = np.where(spread > 1e-12 * squares, spread, squared)
     metrics = {
         "rmse": scales * np.sqrt(squared / count),
         "mae": scales * absolute / count,
-        "r2": np.where((spread <= 0) & (squared == 0), 1.0, explained),
+        "r2": 1 - squared / np.where(spread > 0, spread, 1),
     }
     means = {key: float(values.mean()) for key, values in metrics.items()}
     if len(names) > 1:

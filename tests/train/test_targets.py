@@ -178,6 +178,25 @@ def test_a_target_that_is_constant_in_training_has_deviation_one(
     assert line["test_loss"] == pytest.approx(line["test_rmse"] ** 2, rel=0.5)
 
 
+def test_a_target_that_is_constant_in_testing_explains_nothing(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    graph = make_graph()
+    store = write_store(comm, comm_tmp_path, graph)
+    targets, tested = np.random.default_rng(2).normal(size=(61, 3)), graph.split == Split.TEST
+    # Sums of the first, scaled, round; the second is far from 0, but varies.
+    targets[tested, 0], targets[tested, 1] = 0.9371, targets[tested, 1] + 1000
+    file = write_targets(comm, comm_tmp_path / "t.npy", targets)
+    words = (f"graph.targets={file}", "train.dtype=float64", "train.epochs=1")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *words))
+    errors = np.square(run.predictions()["values"] - targets)[tested].mean(0)
+    expected = np.append(0, 1 - errors[1:] / targets[tested, 1:].var(0))
+    (line,) = run.metrics
+    found = [line[f"test_r2_target{number}"] for number in range(3)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert line["test_r2"] == pytest.approx(expected.mean(), rel=1e-5)
+
+
 BAD = {
     "rows": (np.zeros((5, 2)), (), "has 5 rows, not one for each of the ids 0 to 60"),
     "text": (np.array(["a"] * 61), (), "of <U1; give numbers"),
