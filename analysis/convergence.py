@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcgnn.analysis.curves import figure_text
 from hpcgnn.analysis.subject import Subject
+from hpcgnn.console import is_error
 
 DIVERGED, RISING, OVERFITS, PATIENCE, SETTLED, UNKNOWN = (
     *("diverged", "rising", "over-fits", "patience", "settled"),
@@ -68,9 +69,10 @@ def _fault(subject: Subject) -> str | None:
 
 
 def _judge_seed(subject: Subject, seed: object) -> tuple[float, Verdict]:
-    assert subject.curves is not None
-    rows = [row for row in subject.rows if row.get("seed") == seed]
-    metric = subject.curves.metrics[0] if subject.curves.metrics else ""
+    curves, rows = subject.curves, [row for row in subject.rows if row.get("seed") == seed]
+    assert curves is not None
+    known = curves.has(f"valid_{curves.metric}") and not is_error(curves.metric)
+    metric = curves.metric if known else next(iter(curves.metrics), "")
     scores = _scores(rows, f"valid_{metric}")
     best = max(scores, key=lambda score: score[1], default=(0, -math.inf))
     return best[1], _verdict(subject, rows, metric, scores)
@@ -107,8 +109,13 @@ def _verdict(
     wanted = subject.settings.get("train.epochs", len(rows))
     if subject.run.summary and patience and len(rows) < wanted:
         ended = f"Patience ended it after {len(rows)} of {wanted} epochs"
-        idle = f"{name} had not risen for {patience} evaluations"
-        return Verdict(PATIENCE, f"{ended}: {idle}; {kept}.")
+        by_loss = subject.settings.get("train.select") == "best_loss"
+        chosen = "loss" if by_loss or subject.curves is None else subject.curves.metric
+        idle = f"{name} had not risen"
+        if chosen != metric:
+            idle = f"validation {chosen.replace('_', ' ')} had not fallen"
+            kept = kept.replace("best", f"best {name}", 1)
+        return Verdict(PATIENCE, f"{ended}: {idle} for {patience} evaluations; {kept}.")
     if rise > _LEAST and epoch >= (1 - _TAIL) * len(rows) - 1:
         rose = f"from {shown(before)} to {shown(tail)} over the last quarters"
         return Verdict(RISING, f"Not converged: {name} was still rising, {rose}; {kept}.")

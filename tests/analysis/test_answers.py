@@ -144,6 +144,20 @@ def test_what_became_of_the_learning(tmp_path, settings, scores, text) -> None:
     assert text in found.learning
 
 
+def test_learning_is_told_by_what_models_are_chosen_by(tmp_path: Path) -> None:
+    settings = {"train": {"select": "best_loss", "patience": 3, "epochs": 50}}
+    found = answered(Plant(scores=(0.5, 0.8, 0.8, 0.8), settings=settings).write(tmp_path / "loss"))
+    assert "validation loss had not fallen for 3 evaluations; the best validation" in found.learning
+    run = Plant().write(tmp_path / "joint")
+    of_one = answered(run).learning
+    assert "validation accuracy" in of_one
+    rows = (run / "metrics.jsonl").read_text().replace("valid_accuracy", "valid_full_accuracy")
+    (run / "metrics.jsonl").write_text(rows)
+    summary = json.loads((run / "summary.json").read_text()) | {"metric": "full_accuracy"}
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert answered(run).learning == of_one.replace("accuracy", "full accuracy")
+
+
 def test_a_loss_that_rises_over_a_settled_accuracy_is_over_fitting(tmp_path: Path) -> None:
     run = Plant().write(tmp_path / "run")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
