@@ -118,7 +118,7 @@ class RunCurves:
         return [self._finished_seed(seed) or self._running_seed(seed) for seed in self.seeds]
 
     def summary(self) -> dict[str, Any]:
-        """Return the final figures of all seeds with their mean and sample standard deviation."""
+        """Return the final figures of all seeds, their mean and sample deviation (None for one)."""
         seeds = self.final()
         result: dict[str, Any] = {
             "run": self.label,
@@ -129,7 +129,7 @@ class RunCurves:
             values = [entry[key] for entry in seeds if entry[key] is not None]
             result[key] = {
                 "mean": float(np.mean(values)) if values else None,
-                "std": _std(values) if values else None,
+                "std": _std(values) if len(values) > 1 else None,
             }
         return result
 

@@ -88,7 +88,8 @@ def _mean_std(entry: dict[str, Any], factor: float, unit: str) -> str:
     if entry["mean"] is None:
         return ""
     digits = 2 if unit else 4
-    return f"{factor * entry['mean']:.{digits}f} ± {factor * entry['std']:.{digits}f}{unit}"
+    spread = "" if entry["std"] is None else f" ± {factor * entry['std']:.{digits}f}"
+    return f"{factor * entry['mean']:.{digits}f}{spread}{unit}"
 
 
 def draw(runs: Sequence[RunCurves]) -> Figure:

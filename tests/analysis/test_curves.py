@@ -114,7 +114,7 @@ def test_micro_and_macro_f1_share_a_run(writer, capsys):
     assert curves_of(writer).metrics == ["micro_f1", "macro_f1"]
     learning_curves.main([str(writer.path)])
     out = capsys.readouterr().out
-    assert "50.00 ± 0.00 %" in out
+    assert "│ 50.00 % │" in out
     assert "micro F1" in out
 
 
