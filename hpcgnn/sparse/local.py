@@ -10,6 +10,7 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.reuse import empty
+from hpcgnn.sparse.by_length import NARROW, NarrowProducts
 from hpcgnn.sparse.pieces import row_pieces
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Mask, Offsets
 
@@ -239,6 +240,10 @@ class LocalCSR(_InMainMemory):
         shape = num_rows * count, num_columns
         return LocalCSR(indptr, indices, values, shape, rows, None, factors, self.column_factors)
 
+    @cached_property
+    def _narrow(self) -> NarrowProducts:
+        return NarrowProducts(self.operand)
+
     @property
     def edges(self) -> kernels.Block:
         """The pattern for the attention kernels."""
@@ -261,7 +266,8 @@ class LocalCSR(_InMainMemory):
             x, out = x.reshape(-1, width), out.reshape(-1, width)
             self.by_kind.matmul(x, out, accumulate=accumulate, half=half)
             return
-        multiply(kernels, self.operand, x, out, accumulate=accumulate, half=half)
+        matrix = self._narrow.operand() if x.shape[1] <= NARROW else self.operand
+        multiply(kernels, matrix, x, out, accumulate=accumulate, half=half)
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +361,7 @@ def multiply(
 
     `matrix` is an `operand`.
     """
-    if matrix.rows is not None and not accumulate:
+    if matrix.rows is not None and len(matrix.rows) < len(out) and not accumulate:
         # The kernel does not write rows that are not stored.
         out[...] = 0
         accumulate = True
