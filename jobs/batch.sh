@@ -2,10 +2,6 @@
 # Functions of the templates for batch systems. Source it in the folder where the job was submitted;
 # it sets up the environment.
 
-[[ -f jobs/env.sh ]] || {
-    echo "hpcgnn: error: submit from the folder that has jobs: $PWD has no jobs/env.sh" >&2
-    exit 2
-}
 . jobs/env.sh
 
 # Exit statuses of training that ask for another start.

@@ -169,12 +169,18 @@ def test_conda_installs_what_the_package_needs() -> None:
         *((f"{job}.pjm", "pjsub") for job in ("train", "partition", "seeds")),
     ],
 )
-def test_template_outside_of_its_system(template: str, command: str) -> None:
+def test_template_outside_of_its_system(template: str, command: str, tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"]}
     words = ["bash", str(ROOT / "jobs" / template)]
     done = subprocess.run(words, capture_output=True, check=False, text=True, env=environment)
     assert done.returncode != 0
     assert f"submit this script with {command}" in done.stderr
+    folders = ("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "PJM_O_WORKDIR")
+    environment |= dict.fromkeys(folders, str(tmp_path))
+    done = subprocess.run(words, capture_output=True, check=False, text=True, env=environment)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.endswith(f"{tmp_path} has no jobs/batch.sh: submit from the folder that has jobs")
 
 
 @pytest.mark.parametrize(
