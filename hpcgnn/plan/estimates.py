@@ -489,7 +489,7 @@ def _candidate(
     exchange_s, hidden_s = messages.passing(rehearsal.epoch[0])
     evaluation_s, evaluation_hidden_s = messages.passing(rehearsal.evaluation[0])
     waits = evaluation_s - evaluation_hidden_s
-    product = messages.sent([Movement(ALL, name, reverse=False, row_bytes=1) for name in MOVEMENTS])
+    product = messages.sent(product_moves(1, joined=False))
     return Candidate(
         choice=choice,
         rows_total=int(product.rows.sum()),

@@ -18,9 +18,10 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.command import find_command
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
+from hpcgnn.inspect.stores import exchange_volume
 from hpcgnn.plan import estimates, forks, rehearsal
 from hpcgnn.plan.planned_graph import Share
-from hpcgnn.storage import Split
+from hpcgnn.storage import GraphStore, Split
 from tests.conftest import MpiRun
 from tests.support.training import make_graph, write_store
 
@@ -67,6 +68,30 @@ def test_says_what_each_choice_needs(
         assert f"exchange.method={each['exchange']}" in each["overrides"]
         assert each["epoch_j"] == 4 * each["cpu_s"]
         assert each["cpu_s"] >= each["computing_s"] * each["threads"] > 0
+
+
+@pytest.mark.parametrize("method", ["aware", "push", "joint"])
+def test_the_busiest_ranks_are_those_of_the_exchange(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    words = ("--ranks", "4", "--schedule", "resident", "--epochs", "2", "--exchange", method)
+    assert plan(monkeypatch, store, *words, "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    counted: dict[str, float] = dict(exchange_volume(store, exchange=method))
+    if method != "joint":
+        with GraphStore.open(store) as opened:
+            starts, ids = opened.row_starts, opened.read_original_id(0, opened.num_nodes)
+        part = np.empty(len(ids), np.int64)
+        part[ids] = np.repeat(np.arange(4), np.diff(starts))
+        rows, columns = make_graph().adjacency.nonzero()
+        # A fetched row is sent by the owner of the column, and so is a pushed sum of a row.
+        key = columns if method == "aware" else rows
+        sent = set(zip(part[columns].tolist(), part[rows].tolist(), key.tolist(), strict=True))
+        pairs = np.array([(q, p) for q, p, _ in sent if p != q])
+        by_end = [np.bincount(ends).max() for ends in pairs.T]
+        counted = dict(zip(("rows_max_send", "rows_max_recv"), by_end, strict=True))
+    for name in ("rows_max_send", "rows_max_recv"):
+        assert found[name] == counted[name]
 
 
 def test_joules_are_those_of_a_power_that_is_given(
