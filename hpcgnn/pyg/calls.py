@@ -5,15 +5,17 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
 from hpcgnn.pyg.builtin_layers import ViewOf, run_on_operators
 from hpcgnn.pyg.edges import EdgeList, EdgeShare, Index, RowShare
-from hpcgnn.pyg.row_axis import mark
+from hpcgnn.pyg.row_axis import axis_of, mark
 from hpcgnn.pyg.torch_function_mode import OverRanks
 from hpcgnn.pyg.unsupported_layers import check_layers
+from hpcgnn.spmd import collective
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -35,16 +37,20 @@ def distributed(share: RowShare, key: DropoutKey | None) -> Iterator[None]:
         _running.pop()
 
 
+@collective
 def mark_rows(share: RowShare, values: Any) -> None:
-    """Mark the tensors among arguments that have a row for each own node or edge."""
+    """Mark the tensors among arguments that have a row for each own node or edge on every rank."""
     one_type = None in share.types
     for value in values:
         if isinstance(value, Index):
             continue
         if isinstance(value, Tensor):
             # With several types, `divide` has marked them, or the keys of a dict tell.
-            if one_type and value.dim() and len(value) in share.lengths:
-                mark(value, 0)
+            if one_type and value.dim() and axis_of(value) is None:
+                misses = np.array([len(value) not in share.lengths], np.float64)
+                share.sums(misses)
+                if not misses[0]:
+                    mark(value, 0)
         elif isinstance(value, (list, tuple)):
             mark_rows(share, value)
         elif isinstance(value, dict) and one_type:

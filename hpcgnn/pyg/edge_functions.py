@@ -28,16 +28,13 @@ Fetched: TypeAlias = Callable[[EdgeShare, Tensor, int], Tensor]
 """Returns a tensor with the rows of other ranks' nodes that are sources appended along a dimension.
 Collective."""
 
-_SAME_NODES = words(
-    "view reshape expand expand_as unsqueeze squeeze contiguous clone detach to long flatten "
-    "repeat_interleave view_as"
-)
-"""Functions that return the same nodes in another shape."""
-
 _SIZES = words("size shape numel nelement __len__")
 
-_COMPARES = words("eq ne __eq__ __ne__ new_zeros new_ones new_full new_empty")
-"""Functions that use numbers only to tell whether two are the same node."""
+_COMPARES = words("eq ne __eq__ __ne__")
+_MAKES = words("new_zeros new_ones new_full new_empty")
+
+_OF_TARGETS = words("max sort argsort _convert_indices_from_coo_to_csr")
+"""Functions of targets whose results only pick or count own rows."""
 
 _NORMS = ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 
@@ -73,10 +70,8 @@ def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         if name in DESCRIBES - _SIZES:
             return func(*plain(args), **kwargs)
         raise _refusal(name, index)
-    if name == "numel":
-        # At least 1, or a rank without edges could skip code that is collective.
-        return max(func(index.plain), 1)
-    if name in DESCRIBES or name in _COMPARES:
+    of_nodes = name in _COMPARES and all(isinstance(value, Index) for value in args[:2])
+    if name in DESCRIBES or name in _MAKES or of_nodes:
         return row_functions.run(index.share, name, func, plain(args), plain(kwargs))
     result = _result(fetched, index, name, func, args, kwargs)
     if result is NotImplemented:
@@ -91,18 +86,24 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
     if isinstance(first, EdgeList):
         return _of_edges(name, first, args, kwargs)
     if isinstance(first, Index) and held(args[1:]) is None:
-        if name in _SAME_NODES or name in ("__getitem__", "index_select", "masked_select"):
+        if name in row_functions.SAME_NUMBERS or name in (
+            "__getitem__",
+            "index_select",
+            "masked_select",
+        ):
             return _like(first, row_functions.run(index.share, name, func, plain(args), kwargs))
     elif name in _HANDLERS and not isinstance(first, Index):
         return _HANDLERS[name](fetched, name, bound(name, args, kwargs))
-    if _only_targets((*args, *kwargs.values())):
-        # Targets are own rows, so their numbers are those of a graph on one process.
+    if name in _OF_TARGETS and _only_targets((*args, *kwargs.values())):
         if name == "max" and not index.plain.numel():
             return torch.tensor(-1)
-        if name in row_functions.JOINS:
+        if name == "max":
             with torch._C.DisableTorchFunction():
                 return func(*(value.detach() for value in plain(args)), **plain(kwargs))
-        return row_functions.run(index.share, name, func, plain(args), plain(kwargs))
+        result = row_functions.run(index.share, name, func, plain(args), plain(kwargs))
+        if name == "sort":
+            result = type(result)((TargetIndex.of(result[0], index.share), result[1]))
+        return result
     return NotImplemented
 
 
@@ -132,8 +133,8 @@ def _item(fetched: Fetched, _name: str, arguments: dict[str, Any]) -> Any:
     if len(axes) > 1 or any(part != slice(None) for part in keys[: axes[0]]):
         return NotImplemented
     index = keys[axes[0]]
-    x = fetched(index.share, x, axes[0]) if isinstance(index, Sources) else x
-    return mark(x[plain(key)], axes[0])
+    x = fetched(index.share, x, axes[0]) if isinstance(index, (Sources, EdgeList)) else x
+    return mark(x[plain(key)], axes[0] + index.rows.dim)
 
 
 def _set_item(_: Fetched, _name: str, arguments: dict[str, Any]) -> Any:
@@ -187,6 +188,9 @@ def added(share: RowShare, name: str, args: Any, kwargs: Any) -> Any:
     total, dim, index = arguments["input"], arguments["dim"], arguments["index"]
     values = arguments.get("src", arguments.get("source"))
     if axis_of(index) is None and axis_of(values) != dim % total.dim():
+        return None
+    if axis_of(total) == dim % total.dim():
+        # Rows are added to own rows, not to groups.
         return None
     if "reduce" in arguments:
         raise InputError(

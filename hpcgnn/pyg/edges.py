@@ -18,7 +18,13 @@ from typing_extensions import override
 from hpcgnn.comm import allreduce_max, allreduce_sum
 from hpcgnn.errors import InputError
 from hpcgnn.messages import MessageOperator, source_places
-from hpcgnn.pyg.ghosts import take_home, with_ghosts
+from hpcgnn.pyg.ghosts import (
+    halves,
+    joined_halves,
+    refuse_complex,
+    take_home,
+    with_ghosts,
+)
 from hpcgnn.pyg.row_axis import Axis, axis_of, kind_of, mark, rows_of
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices
@@ -310,9 +316,14 @@ class EdgeShare(RowShare):
         rows = x.movedim(dim, 0)
         shape = rows.shape[1:]
         flat = rows.reshape(len(rows), shape.numel())
-        # Convert other dtypes, whose numbers are small enough for float64.
-        as_sent = flat if flat.dtype in (torch.float32, torch.float64) else flat.double()
-        moved = move(as_sent).to(x.dtype)
+        refuse_complex(x)
+        if x.dtype == torch.int64:
+            parts = move(torch.cat(halves(flat), dim=1).double()).chunk(2, dim=1)
+            moved = joined_halves(*parts)
+        else:
+            # float64 holds the numbers of all other types.
+            as_sent = flat if flat.dtype in (torch.float32, torch.float64) else flat.double()
+            moved = move(as_sent).to(x.dtype)
         return moved.view(len(moved), *shape).movedim(0, dim)
 
     def check_rows(self, x: Tensor, dim: int) -> None:

@@ -55,9 +55,13 @@ class _RankSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, share: Tensor, sums: RankSums) -> Tensor:
         ctx.sums = sums
-        total = np.array(share.detach().double().numpy(), order="C", ndmin=1)
+        whole = share.dtype == torch.int64
+        parts = torch.stack(halves(share)) if whole else share.detach()
+        total = np.array(parts.double().numpy(), order="C", ndmin=1)
         sums(total)
-        return torch.from_numpy(total).view(share.shape).to(share.dtype)
+        added = torch.from_numpy(total)
+        added = joined_halves(*added) if whole else added
+        return added.view(share.shape).to(share.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -69,10 +73,30 @@ class _RankSum(torch.autograd.Function):
 def rank_sum(share: Tensor, sums: RankSums) -> Tensor:
     """Return the sum of a tensor over the ranks, in float64; its gradient is summed as well.
 
-    Raises `InputError` within an activation checkpoint.
+    Raises `InputError` within an activation checkpoint, and for complex numbers.
     """
     refuse_checkpoints()
+    refuse_complex(share)
     return _RankSum.apply(share, sums)  # type: ignore[no-untyped-call]
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the upper and lower 32 bits of int64, whose sums and maxima float64 holds exactly."""
+    return x >> 32, x & 0xFFFFFFFF
+
+
+def joined_halves(high: Tensor, low: Tensor) -> Tensor:
+    """Return int64 from both halves, which may be float64; the adjoint of `halves`."""
+    return (high.long() << 32) + low.long()
+
+
+def refuse_complex(x: Tensor) -> None:
+    """Raise `InputError` for complex numbers, of which only real parts would be sent."""
+    if x.is_complex():
+        raise InputError(
+            f"a tensor of dtype {x.dtype}: rows of complex numbers are not joined over ranks; use "
+            "torch.view_as_real"
+        )
 
 
 def refuse_checkpoints() -> None:

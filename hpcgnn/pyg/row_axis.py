@@ -18,12 +18,14 @@ from hpcgnn.spmd import collective
 class Axis(NamedTuple):
     """The axis `dim` of a tensor, with `times` consecutive entries for each row.
 
-    `kind` is the type of the rows' nodes in a graph of several types.
+    `kind` is the type of the rows' nodes in a graph of several types. The entries of `numbers` are
+    numbers of rows, which only pick rows.
     """
 
     dim: int
     times: int = 1
     kind: Hashable = None
+    numbers: bool = False
 
 
 def rows_of(value: Any) -> Axis | None:
@@ -43,16 +45,25 @@ def kind_of(value: Any) -> Hashable:
     return None if rows is None else rows.kind
 
 
-def mark(tensor: Tensor, dim: int, times: int = 1, kind: Hashable = None) -> Tensor:
+def mark(
+    tensor: Tensor, dim: int, times: int = 1, kind: Hashable = None, numbers: bool = False
+) -> Tensor:
     """Mark an axis of a tensor as its rows, and return the tensor."""
-    tensor._rows = Axis(dim, times, kind)  # type: ignore[attr-defined]
+    tensor._rows = Axis(dim, times, kind, numbers)  # type: ignore[attr-defined]
     return tensor
+
+
+def are_numbers(value: Any) -> bool:
+    """Return whether the entries of a tensor are numbers of rows."""
+    rows = rows_of(value)
+    return rows is not None and rows.numbers
 
 
 class RowCount(int):
     """The size of an axis with rows: a rank's number of rows times an integer, plus `more`.
 
-    In shapes it is the size on this rank; in arithmetic its value is that of all ranks.
+    In shapes it is the size on this rank; in arithmetic, and compared with other numbers, its value
+    is that of all ranks. It also equals a number that is its size on every rank.
     """
 
     size: int
@@ -61,14 +72,9 @@ class RowCount(int):
     sums: RankSums
 
     @classmethod
-    def of(
-        cls, size: int, times: int, sums: RankSums, more: int = 0, least: int | None = None
-    ) -> "RowCount":
-        """Return `size`, which has `times` entries for each row, plus `more`.
-
-        In shapes and comparisons it is at least `least`.
-        """
-        count = cls(size + more if least is None else max(size + more, least))
+    def of(cls, size: int, times: int, sums: RankSums, more: int = 0) -> "RowCount":
+        """Return `size`, which has `times` entries for each row, plus `more`."""
+        count = cls(size + more)
         count.size, count.times, count.more, count.sums = size, times, more, sums
         return count
 
@@ -123,6 +129,10 @@ class RowCount(int):
         return self.total // other
 
     @override
+    def __rfloordiv__(self, other: Any) -> Any:
+        return other // self.total
+
+    @override
     def __truediv__(self, other: Any) -> Any:
         return self.total / float(other)
 
@@ -137,6 +147,44 @@ class RowCount(int):
     @override
     def __float__(self) -> float:
         return self.total
+
+    @override
+    def __mod__(self, other: Any) -> Any:
+        return int(self.total) % other
+
+    @override
+    def __bool__(self) -> bool:
+        return self.total != 0
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RowCount) or not isinstance(other, (int, float)):
+            return int.__eq__(self, other)
+        array = np.array([self.size, int(self) != other], np.float64)
+        self.sums(array)
+        return bool(array[0] + self.more == other or array[1] == 0)
+
+    @override
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
+
+    @override
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.total < other)
+
+    @override
+    def __le__(self, other: Any) -> bool:
+        return bool(self.total <= other)
+
+    @override
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.total > other)
+
+    @override
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.total >= other)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         values = [value.total if isinstance(value, RowCount) else value for value in inputs]

@@ -6,20 +6,21 @@ as a mean over them, joins those of all ranks or is refused by name.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hpcgnn.errors import InputError
 from hpcgnn.pyg import row_order
-from hpcgnn.pyg.edges import RowShare, words
-from hpcgnn.pyg.ghosts import rank_sum
+from hpcgnn.pyg.edges import DESCRIBES, RowShare, words
+from hpcgnn.pyg.ghosts import halves, joined_halves, rank_sum
 from hpcgnn.pyg.row_axis import (
     ROWS,
     Axis,
     Placed,
     RowCount,
+    are_numbers,
     axis_of,
     key_of,
     kind_of,
@@ -44,6 +45,9 @@ _READS_NONE = words(
 )
 """Functions whose result may have no rows although an argument has."""
 
+_VIEWS = words("view view_as reshape reshape_as flatten unflatten ravel")
+"""Functions that keep the order of all entries."""
+
 _READS_ALL = words("item tolist numpy equal allclose is_nonzero __bool__ __int__ __float__")
 """Functions that would read only this rank's numbers."""
 
@@ -56,8 +60,23 @@ _ARITHMETIC = words(
 _FILLS: Mapping[str, int] = {"full": 1, "new_full": 2}
 """Functions with sizes before the place of a number, for which rows of all ranks count."""
 
-_NUMBERS = words("tensor as_tensor scalar_tensor new_tensor linspace logspace")
+_NUMBERS = words("tensor as_tensor scalar_tensor new_tensor linspace logspace eye range")
 """Functions that would make rank's numbers of rows numbers of a tensor."""
+
+SAME_NUMBERS = words(
+    "view reshape expand expand_as unsqueeze squeeze contiguous clone detach to long flatten "
+    "repeat_interleave view_as"
+)
+"""Functions that return the same numbers in another shape."""
+
+_TAKES_NUMBERS = (
+    SAME_NUMBERS
+    | _PICKS
+    | row_order.BY_INDEX
+    | frozenset(f"{name}_" for name in row_order.BY_INDEX)
+    | words("__setitem__ index_put index_put_ repeat sort argsort _convert_indices_from_coo_to_csr")
+)
+"""Functions in which numbers of rows only pick rows."""
 
 _LAST = words("sort topk argsort softmax log_softmax kthvalue mode")
 """Functions that work on the last axis by default."""
@@ -100,8 +119,23 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
             f"torch.{name} of a number of rows: it would be that of a rank; write x.new_full((), "
             "x.size(0)) for the number of all ranks"
         )
+    if any(are_numbers(tensor) for tensor in rows) and name not in _TAKES_NUMBERS | DESCRIBES:
+        raise InputError(
+            f"torch.{name}: it computes with the numbers of a rank's rows, which are other nodes "
+            "on each rank; give the numbers of nodes as an argument of the module"
+        )
     if row_order.mixes(name, args, kwargs):
         raise _joins(name)
+    if row_order.by_position(name, args, kwargs):
+        raise InputError(
+            f"torch.{name}: it picks rows by position, which are different nodes on each rank; "
+            "pick them by a mask"
+        )
+    if name == "__setitem__" and rows and axis_of(args[0]) is None:
+        raise InputError(
+            "torch.__setitem__: it writes what depends on rows into a tensor without rows; give "
+            "its size as x.size(0)"
+        )
     if name in ("layer_norm", "rms_norm") and (axis_of(args[0]) or 0) >= args[0].dim() - len(
         args[1]
     ):
@@ -137,7 +171,16 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
         for out, axis in zip(outs, _axes(name, func, args, kwargs, rows, outs), strict=True):
             if axis is not None:
                 mark(out, axis.dim, axis.times, _kind(name, rows))
+        keeps = name in SAME_NUMBERS | _PICKS and are_numbers(args[0])
+        if keeps or name in ("nonzero", "arange") or (groups and _orders_rows(name, args, kwargs)):
+            # Of a sort, the order is the last result.
+            mark(outs[-1], *(rows_of(outs[-1]) or (0,))[:3], numbers=True)
     return result
+
+
+def _orders_rows(name: str, args: Any, kwargs: Any) -> bool:
+    dim = _dim_of(name, args, kwargs)
+    return (-1 if dim is None or isinstance(dim, bool) else dim) % args[0].dim() == axis_of(args[0])
 
 
 def _kind(name: str, rows: list[Tensor]) -> Hashable:
@@ -155,12 +198,10 @@ def _size(share: RowShare, args: Any, kwargs: Any) -> Any:
 
 
 def _numel(share: RowShare, x: Tensor) -> int:
-    """Return a number of entries; at least 1, or a rank without rows could skip collective code."""
     rows = rows_of(x)
-    if rows is None:
-        return max(x.numel(), 1)
+    assert rows is not None
     others = torch.Size([size for dim, size in enumerate(x.shape) if dim != rows.dim]).numel()
-    return RowCount.of(x.numel(), rows.times * others, share.sums, least=1)
+    return RowCount.of(x.numel(), rows.times * others, share.sums)
 
 
 def _total(value: Any) -> Any:
@@ -236,10 +277,26 @@ def _tried(
                 f"x.size(0) or -1 ({str(error).splitlines()[0][:80]})"
             ) from None
     axes = [_axis_in(shape) for shape in shapes]
+    if rows and axes and axes[0] is not None and not _keeps_rows(name, args[0], shapes[0], axes[0]):
+        raise InputError(
+            f"torch.{name}: it puts entries of several rows into one, or rows into another order; "
+            "first make the axis of rows the first one, with transpose or movedim"
+        )
     lost = bool(rows) and not any(axes) and name not in _READS_NONE
     if lost or any(sum(size % ROWS == 0 < size for size in shape) > 1 for shape in shapes):
         raise _joins(name)
     return axes, certain
+
+
+def _keeps_rows(name: str, x: Any, shape: torch.Size, axis: Axis) -> bool:
+    """Return whether each row of a result is of one row of `x`, in their order."""
+    rows = rows_of(x)
+    if rows is None:
+        return True
+    if name in ("repeat", "tile"):
+        return axis.times == rows.times
+    before = x.shape[: rows.dim].numel(), shape[: axis.dim].numel()
+    return name not in _VIEWS or before[0] == before[1]
 
 
 def _shapes(func: Callable[..., Any], args: Any, kwargs: Any, placed: Placed) -> list[torch.Size]:
@@ -275,11 +332,6 @@ def _axis_of_picked(name: str, x: Tensor, args: Any, out: Tensor) -> int | None:
             after += 1
             continue
         if left == 0:
-            if isinstance(key, int):
-                raise InputError(
-                    "torch.__getitem__: it picks rows by position, which are different nodes on "
-                    "each rank; pick them by a mask"
-                )
             break
         wide = key.dim() if isinstance(key, Tensor) and key.dtype == torch.bool else 1
         left -= wide
@@ -360,7 +412,14 @@ def _joined(
         raise _joins(name)
     result = handler(share, x.to(kwargs.get("dtype") or x.dtype), dims, **options)
     result = result if keeps else result.squeeze(dims)
-    return (result, None) if name in ("max", "min") and dim is not None else result
+    return _Extreme(result) if name in ("max", "min") and dim is not None else result
+
+
+class _Extreme(NamedTuple):
+    """The result of a maximum or minimum; no rank knows the positions, which pick nothing."""
+
+    values: Tensor
+    indices: object = object()
 
 
 def _sum(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
@@ -399,10 +458,18 @@ def _amax(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
     with torch.no_grad():
         shape = [1 if dim in dims else size for dim, size in enumerate(x.shape)]
         smallest = x.new_full(shape, -torch.inf, dtype=torch.float64)
-        local = x.double().amax(dims, keepdim=True) if x.numel() else smallest
-        array = local.contiguous().numpy()
-        share.maxima(array)
-        largest = torch.from_numpy(array).to(x.dtype)
+
+        def over_ranks(part: Tensor) -> Tensor:
+            local = part.double().amax(dims, keepdim=True) if x.numel() else smallest
+            array = local.contiguous().numpy()
+            share.maxima(array)
+            return torch.from_numpy(array)
+
+        if x.dtype == torch.int64:
+            high, low = halves(x)
+            first = over_ranks(high)
+            return joined_halves(first, over_ranks(low.where(high == first, -1)))
+        largest = over_ranks(x).to(x.dtype)
     if not x.is_floating_point():
         return largest
     hits = (x == largest).to(x.dtype)

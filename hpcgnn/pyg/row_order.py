@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hpcgnn.pyg.edges import words
-from hpcgnn.pyg.row_axis import axis_of
+from hpcgnn.pyg.row_axis import RowCount, are_numbers, axis_of
 
 _MATRIX = (-2, -1)
 
@@ -29,6 +30,7 @@ _ALONG: Mapping[str, tuple[int, Any]] = {
     **dict.fromkeys((f"fft_{name}" for name in _FFT[1].split()), (2, _MATRIX)),
     **dict.fromkeys((f"fft_{name}n" for name in _FFT[0].split()), (2, None)),
     **dict.fromkeys(words("gradient masked_scatter masked_scatter_ searchsorted"), (9, None)),
+    "as_strided": (9, None),
     **dict.fromkeys(words("fill_diagonal_"), (9, _MATRIX)),
     "fliplr": (9, 1),
     "hsplit": (9, 1),
@@ -53,6 +55,51 @@ DRAWS = words(
     "dropout dropout_ kaiming_uniform_"
 )
 """Functions that draw numbers. Without rows they are initial values of parameters."""
+
+
+BY_INDEX = words(
+    "index_select gather index_add index_copy index_fill index_reduce scatter scatter_add "
+    "scatter_reduce"
+)
+
+
+def by_position(name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a function picks rows by position, which are other nodes on each rank."""
+    axis = axis_of(args[0]) if args else None
+    if axis is None:
+        return False
+    x: Tensor = args[0]
+    if name in ("__getitem__", "__setitem__"):
+        key = _key_at(axis, x, args[1] if isinstance(args[1], tuple) else (args[1],))
+        if isinstance(key, slice):
+            # A number of rows divides rows that were appended to each other, a tensor rows that are
+            # sorted by type. Layers compare types with the next ones to see whether they are.
+            counts = any(isinstance(bound, (RowCount, Tensor)) for bound in (key.start, key.stop))
+            whole = key.indices(x.shape[axis]) == (0, x.shape[axis], 1)
+            return x.is_floating_point() and not (counts or whole)
+        return key is not None and not are_numbers(key) and not _is_mask(key)
+    if name.removesuffix("_") not in BY_INDEX:
+        return False
+    dim, index = (kwargs.get(key, args[i] if len(args) > i else None) for i, key in _DIM_INDEX)
+    return dim % x.dim() == axis and not are_numbers(index)
+
+
+_DIM_INDEX = ((1, "dim"), (2, "index"))
+
+
+def _key_at(axis: int, x: Tensor, keys: tuple[Any, ...]) -> Any:
+    """Return the key that picks along an axis, None if there is none."""
+    widths = [0 if key is None else key.dim() if _is_mask(key) else 1 for key in keys]
+    for key, width in zip(keys, widths, strict=True):
+        width = x.dim() - sum(widths) + 1 if key is Ellipsis else width
+        if axis < width:
+            return None if key is Ellipsis else key
+        axis -= width
+    return None
+
+
+def _is_mask(key: Any) -> bool:
+    return isinstance(key, Tensor) and key.dtype == torch.bool
 
 
 def mixes(name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:

@@ -62,6 +62,11 @@ class OverRanks(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, name = kwargs or {}, name_of(func)
+        if torch._C._functorch.maybe_current_level() is not None:
+            raise InputError(
+                f"torch.{name} under torch.func or torch.vmap: they hide which axis has rows; call "
+                "functions of whole tensors"
+            )
         if name in _DRAWS:
             raise row_functions.draws(name)
         if name == "dropout" and func is functional.dropout:

@@ -67,13 +67,60 @@ class Counts(nn.Module):
         rows, squares = x.size(0), (x - x.mean(0)).square().sum(0)
         joined = squares / (rows - 1) + x.sum() / x.numel() - x.sum(0) / (2 + sum([rows]))
         joined = joined / (-rows / (x.numel() // rows)) + x.sum(0) / x.new_full((WIDTH,), rows)
+        joined = joined + rows % 4 + 100 // rows
         return x * joined + float(np.sqrt(rows)) + 1 / (3 - rows * 2)
+
+
+class Compares(nn.Module):
+    """Branches on sizes, which are those of all ranks: one without rows must not leave early."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        if x.size(0) <= 1 or edges.size(1) == 0 or not x.size(0) or edges.numel() == 0:
+            return x * 7
+        assert x.size(0) == len(x)
+        assert x.shape == (len(x), WIDTH)
+        large = (x.size(0) > NUM_NODES - 1) + 2 * (x.size(0) == NUM_NODES) + 4 * (x.size(0) != 5)
+        return large * (x - x.mean(0)) + min(x.size(0), 7)
+
+
+class Picks(nn.Module):
+    """Rows picked by what a rank knows of its own rows, and entries of other axes by position."""
+
+    def forward(self, x: Tensor, kind: Tensor, edges: Tensor) -> Tensor:
+        rows, both = x.size(0), torch.cat([x, 2 * x])
+        own = (x[:, 0] > 0).nonzero().view(-1)
+        order = kind.argsort()
+        ordered = torch.zeros_like(x).index_add(0, order, x[order])
+        numbers, places = edges[1].sort()
+        sums = geometric.SumAggregation()(x[edges[0]][places], numbers, dim_size=rows)
+        columns = torch.cat([x[:, -1:], x[..., 1:2], x[:, [0]], x[None][0, :, :1]], 1)
+        shapes = x.view(rows, 2, -1).transpose(0, 1).reshape(2, rows, -1).transpose(0, 1)
+        return (
+            (both[:rows] + 3 * both[rows:] + ordered + sums + columns + shapes.reshape(-1, WIDTH))
+            .index_add(0, own, x[own])
+            .add(x[edges].sum((0, 1)) + x.max(0).values)
+        )
+
+
+class Times(nn.Module):
+    """Integers beyond 2^53, such as nanoseconds since 1970, are exact."""
+
+    def forward(self, x: Tensor, kind: Tensor, edges: Tensor) -> Tensor:
+        time = kind + 1_700_000_000_000_000_001
+        ages = (time.max() - time + time.sum() % 1000 + time.min() % 1000).to(x)
+        steps = (time[edges[1]] - time[edges[0]]).to(x)
+        return x * ages[:, None] + torch.zeros_like(x).index_add(
+            0, edges[1], steps[:, None] + x[edges[0]]
+        )
 
 
 CASES: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     "turns": (Turns, "x edges"),
     "spreads": (lambda _: Spreads(), "x edges"),
     "counts": (lambda _: Counts(), "x edges"),
+    "compares": (lambda _: Compares(), "x edges"),
+    "picks": (lambda _: Picks(), "x kind edges"),
+    "times": (lambda _: Times(), "x kind edges"),
     "width": (lambda n: geometric.SAGEConv(WIDTH, n, ["mean", "max"]), "x edges"),
     "heads": (lambda n: geometric.GATv2Conv(WIDTH, 3, heads=n, edge_dim=ATTR), "x edges attr"),
     "head width": (lambda n: geometric.GATConv(WIDTH, n, heads=2), "x edges"),
@@ -123,6 +170,24 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "tensor": lambda x: x / torch.tensor(x.size(0)),
     "normal_": lambda x: torch.empty_like(x).normal_(),
     "grad": lambda x: torch.autograd.grad(x.requires_grad_().sum(), x),
+    "view": lambda x: x.view(2, -1, WIDTH // 2),
+    "reshape": lambda x: x.t().reshape(-1, WIDTH),
+    "flatten": lambda x: torch.stack([x, x]).flatten(0, 1),
+    "repeat": lambda x: x.repeat(2, 1).view(-1, 2, WIDTH),
+    "as_strided": lambda x: x.as_strided((len(x), WIDTH), (1, len(x))),
+    "__getitem__ ": lambda x: x[:2],
+    "__getitem__  ": lambda x: x[torch.tensor([0])],
+    "__getitem__   ": lambda x: x[(x[:, 0] > 0).long()],
+    "__setitem__": lambda x: x.clone().__setitem__([0], 1.0),
+    "__setitem__ ": lambda x: torch.zeros(3, WIDTH).__setitem__((x[:, 0] > 0).long(), x),
+    "index_select": lambda x: x.index_select(0, torch.tensor([0])),
+    "index_add": lambda x: x.index_add(0, torch.tensor([0]), torch.ones(1, WIDTH)),
+    "mul": lambda x: x * torch.arange(x.size(0))[:, None],
+    "embedding": lambda x: nn.functional.embedding(torch.arange(x.size(0)), torch.ones(99, 2)),
+    "eye": lambda x: torch.eye(x.size(0), WIDTH),
+    "__getitem__    ": lambda x: x[x.max(0).indices],
+    "view_as_real": lambda x: torch.complex(x, x).sum(0),
+    "vmap": lambda x: torch.vmap(lambda column: column.mean(), 1)(x),
     "utils.checkpoint": lambda x: checkpoint(lambda y: y.mean(0), x + 1, use_reentrant=False),
 }
 
@@ -135,8 +200,47 @@ def test_what_joins_rows_is_refused(name: str) -> None:
 
     with ProcessGrid(MPI.COMM_SELF) as grid, doubles():
         problem = make_problem(grid)
-        with pytest.raises(InputError, match=rf"torch\.{name}|torch\.tolist"):
+        with pytest.raises(InputError, match=rf"torch\.{name.strip()}|torch\.tolist"):
             distribute(Module())(problem.own["x"], problem.own["edges"])
+
+
+OF_EDGES: dict[str, Callable[[Tensor], Any]] = {
+    "mul": lambda edges: edges[1] * 2.0,
+    "remainder": lambda edges: edges[1] % 2,
+    "lt": lambda edges: edges[1] < 5,
+    "__eq__": lambda edges: edges[1] == 0,
+    "unique": lambda edges: edges[1].unique(),
+    "embedding": lambda edges: nn.functional.embedding(edges[1], torch.ones(99, 2)),
+}
+
+
+@pytest.mark.parametrize("name", OF_EDGES)
+def test_numbers_of_nodes_are_no_values(name: str) -> None:
+    class Module(nn.Module):
+        def forward(self, _x: Tensor, edges: Tensor) -> Any:
+            return OF_EDGES[name](edges)
+
+    with ProcessGrid(MPI.COMM_SELF) as grid, doubles():
+        problem = make_problem(grid)
+        with pytest.raises(InputError, match=rf"torch\.{name} on the targets of edges"):
+            distribute(Module())(problem.own["x"], problem.own["edges"])
+
+
+class Shifts(nn.Module):
+    """Adds the mean of an argument that no node has."""
+
+    def forward(self, x: Tensor, other: Tensor, _edges: Tensor) -> Tensor:
+        return x + other.mean(0)
+
+
+def test_an_argument_as_long_as_the_rows_of_one_rank_has_no_rows(comm: MPI.Intracomm) -> None:
+    with ProcessGrid(comm) as grid, doubles():
+        problem, lengths = make_problem(grid), comm.allgather(block_rows(grid).num_local)
+        for length in {*lengths, 1} - {0, NUM_NODES}:
+            other = torch.arange(float(length))[:, None]
+            out = distribute(Shifts())(problem.own["x"], other, problem.own["edges"])
+            if len(set(lengths)) > 1:
+                torch.testing.assert_close(out, problem.own["x"] + other.mean(0))
 
 
 def arguments(x: Tensor) -> Iterator[tuple[Any, ...]]:
