@@ -36,7 +36,7 @@ class NarrowProducts:
     def operand(self) -> SparseMatrix:
         """Return the matrix for one more product."""
         self._products += 1
-        if self._products == _REPEATED and _pays(self._matrix.indptr):
+        if self._products == _REPEATED and pays_by_length(self._matrix.indptr):
             self._matrix = by_length(self._matrix)
         return self._matrix
 
@@ -66,7 +66,8 @@ def by_length(matrix: SparseMatrix) -> SparseMatrix:
     return replace(matrix, indptr=indptr, indices=indices, values=values, rows=numbers)
 
 
-def _pays(indptr: Offsets) -> bool:
+def pays_by_length(indptr: Offsets) -> bool:
+    """Return whether rows are short, and so uneven that their ends are not foreseen."""
     count, lengths = len(indptr) - 1, np.diff(indptr)
     if indptr[-1] > _LONGEST_MEAN * count:
         return False
