@@ -40,6 +40,16 @@ def test_sane_worlds_pass(environment: dict[str, str], size: int) -> None:
     check_world(environment, size)
 
 
+def test_one_process_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    for rank in range(2):
+        tasks = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(rank)}
+        environment = {"PATH": os.environ["PATH"], **tasks}
+        words = [sys.executable, "-m", "hpcgnn.version"]
+        assert subprocess.run(words, env=environment).returncode == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith("hpcgnn version: error: 2 ranks: hpcgnn version is one process; ")
+
+
 def test_one_of_several_lonely_processes_speaks() -> None:
     assert is_first({})
     assert is_first({"SLURM_PROCID": "0", "PMI_RANK": "0"})

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hpcgnn import watchdog
 from hpcgnn.commands.arguments import CommandParser, find_object, read_parser, read_table
 from hpcgnn.commands.launch import faults_told, run_command, run_mpi_command, stall_limit
-from hpcgnn.errors import InputError
-from hpcgnn.spmd import collective, num_launched, rank_of
+from hpcgnn.errors import USAGE_ERROR, InputError
+from hpcgnn.spmd import collective, is_first, num_launched, rank_of
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm as Communicator
@@ -84,8 +84,11 @@ class Command:
     def _run(self, options: argparse.Namespace, comm: "Communicator | None") -> int:
         is_one = self.processes is Processes.ONE
         if is_one and (launched := num_launched(os.environ)) > 1:
+            if not is_first(os.environ):
+                raise SystemExit(USAGE_ERROR)
             raise InputError(
-                f"{launched} ranks: hpcgnn {self.name} is one process; start it without a launcher"
+                f"{launched} ranks: hpcgnn {self.name} is one process; start it without a launcher "
+                "or, in a shell that srun started with several tasks, with srun --overlap -n 1"
             )
         module, _, function = self.target.partition(":")
         watchdog.set_place("import", "")
