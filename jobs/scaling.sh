@@ -30,20 +30,21 @@ EXCHANGES=${EXCHANGES:-joint}
 point() {
     local kind=$1 directory=$2 graph=$3 exchange=$4 ranks=$5 config=$6 store threads cores
     shift 6
-    store=$directory/stores/p$ranks.h5
     local run=$directory/$exchange-p$ranks
     mkdir -p "$directory/stores" "$run"
-    if [[ ! -f $store ]]; then
-        if [[ $kind == weak ]]; then
-            local scale=$graph count=$ranks
-            while ((count > 1)); do
-                scale=$((scale + 1)) count=$((count / 2))
-            done
-            graph=$directory/stores/rmat-$scale.h5
-            [[ -f $graph ]] || python -m hpcgnn.generate rmat --scale "$scale" -o "$graph"
-        fi
-        python -m hpcgnn.partition "$graph" --parts "$ranks" --method metis -o "$store"
+    # The table must not show an earlier sweep where a run fails.
+    rm -f "$run/summary.json"
+    if [[ $kind == weak ]]; then
+        local scale=$graph count=$ranks
+        while ((count > 1)); do
+            scale=$((scale + 1)) count=$((count / 2))
+        done
+        graph=$directory/stores/rmat-$scale.h5
+        [[ -f $graph ]] || python -m hpcgnn.generate rmat --scale "$scale" -o "$graph"
     fi
+    store=$directory/stores/$(basename -- "$graph" .h5)-p$ranks.h5
+    # Not one of another graph, or of an earlier version of this one.
+    [[ $store -nt $graph ]] || python -m hpcgnn.partition "$graph" --parts "$ranks" --method metis -o "$store"
     threads=${SLURM_CPUS_PER_TASK:-1}
     cores=$(nproc)
     [[ -n ${SLURM_JOB_ID:-} ]] || threads=$((cores > ranks ? cores / ranks : 1))

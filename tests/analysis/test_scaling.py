@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -158,16 +159,19 @@ def test_a_weak_sweep_ends_with_its_table(tmp_path):
     config.write_text(
         '[model]\nname = "gcn"\nhidden = 8\n[train]\nepochs = 4\nevaluate_every = 4\n'
     )
-    words = ["bash", "jobs/scaling.sh", "weak", tmp_path / "sweep", "8", "1,2", config]
     environment = {**os.environ, "SCALING": "here", "HPCGNN_VENV": sys.prefix}
-    done = subprocess.run(
-        list(map(str, words)),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "weak scaling of joint" in done.stdout
-    assert "bytes 0.0 %" in done.stdout
+    # The second sweep must not use the stores of the first.
+    for scale, sizes in ((8, ["256", "512"]), (7, ["128", "256"])):
+        words = ["bash", "jobs/scaling.sh", "weak", tmp_path / "sweep", scale, "1,2", config]
+        done = subprocess.run(
+            list(map(str, words)),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "weak scaling of joint" in done.stdout
+        assert "bytes 0.0 %" in done.stdout
+        assert re.findall(r"^│ [12] +│ +(\d+) ", done.stdout, re.MULTILINE) == sizes
