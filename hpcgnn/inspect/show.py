@@ -178,7 +178,10 @@ def show_run(content: Mapping[str, Any]) -> None:
     metric = summary.get("metric", "accuracy")
     columns = ("", "epochs", "kept epoch", f"valid {metric}", f"test {metric}")
     rows = [
-        (f"seed {seed['seed']}", seed.get("epochs"), seed.get("best_epoch"), *_scores(metric, seed))
+        (
+            (f"split {seed['split']} " if "split" in seed else "") + f"seed {seed['seed']}",
+            *(seed.get("epochs"), seed.get("best_epoch"), *_scores(metric, seed)),
+        )
         for seed in summary.get("seeds", ())
     ]
     if rows:
@@ -202,7 +205,8 @@ def show_run(content: Mapping[str, Any]) -> None:
     changed = [(k, v) for k, v in settings.items() if json.dumps(v) != defaults.get(k)]
     print_table("settings other than defaults", ("key", "value"), changed)
     if rows:
-        report_next("analyse", "report", path)
+        runs = [Path(path, f"split-{split['name']}") for split in summary.get("splits", ())]
+        report_next("analyse", "report", *(runs or [path]))
     elif content["config"] is not None:
         start = start_of(ranks_of_last_start(Path(path)))
         report(f"next: {start} {shlex.quote(str(Path(path, 'config.toml')))}")

@@ -170,3 +170,16 @@ def test_tables(
         output = "".join(capsys.readouterr())
         for word in words:
             assert word in output
+
+
+def test_seeds_of_several_splits_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeds = [{"seed": 1, "split": name, "test": 0.5} for name in "ab"]
+    splits = [{"name": name} for name in "ab"]
+    summary = {"name": "g", "mean": {"test": 0.5}, "seeds": seeds, "splits": splits}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert COMMAND.call([str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert all(f"split {name} seed 1" in shown.out for name in "ab")
+    assert f"analyse report {tmp_path}/split-a {tmp_path}/split-b" in shown.out + shown.err
