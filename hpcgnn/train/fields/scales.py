@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.graph.inputs import ROUNDING
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
 
@@ -20,10 +21,13 @@ _STEPS_OF_DEVIATION = 1 << 16
 
 
 class Moments:
-    """Running weights, means and squared deviations of columns."""
+    """Running weights, means and squared deviations of columns.
+
+    Means are from a value near them: sums of many rows would round off small deviations.
+    """
 
     def __init__(self, width: int) -> None:
-        self._sums = np.zeros((3, width))
+        self._sums, self._near = np.zeros((3, width)), np.full(width, np.nan)
 
     @property
     def weight(self) -> float:
@@ -35,18 +39,23 @@ class Moments:
         values = rows.astype(np.float64)
         known = ~np.isnan(values)
         counts = known * weights[:, None]
-        total = counts.sum(0)
-        values[~known] = 0
+        total, near = counts.sum(0), self._near
+        if len(values):
+            firsts = values[known.argmax(0), np.arange(values.shape[1])]
+            near = np.where(np.isnan(near), firsts, near)
+        values = np.where(known, values - near, 0)
         mean = (counts * values).sum(0) / np.where(total > 0, total, 1)
         values -= mean
-        self._merge(np.stack([total, mean, (counts * np.square(values, out=values)).sum(0)]))
+        squares = (counts * np.square(values, out=values)).sum(0)
+        self._merge(near, np.stack([total, mean, squares]))
 
-    def _merge(self, other: FloatArray) -> None:
+    def _merge(self, near: FloatArray, other: FloatArray) -> None:
+        self._near = np.where(np.isnan(self._near), near, self._near)
         # Chan, Golub and LeVeque, 1979: squares about the common mean avoid cancellation.
         (count, mean, squares), (other_count, other_mean, other_squares) = self._sums, other
         total = count + other_count
         share = other_count / np.where(total > 0, total, 1)
-        distance = other_mean - mean
+        distance = other_mean - mean + np.nan_to_num(near - self._near)
         merged = mean + share * distance
         self._sums = np.stack(
             [total, merged, squares + other_squares + count * share * distance**2]
@@ -56,10 +65,11 @@ class Moments:
     def over(self, grid: ProcessGrid) -> "Scale":
         """Return the scale of the values that all ranks added."""
         whole = Moments(self._sums.shape[1])
-        for sums in grid.layer.allgather(self._sums):
-            whole._merge(sums)
+        for near, sums in grid.layer.allgather((self._near, self._sums)):
+            whole._merge(near, sums)
         count, mean, squares = whole._sums
-        return Scale.rounded(count, mean, np.sqrt(squares / np.where(count > 0, count, 1)))
+        deviation = np.sqrt(squares / np.where(count > 0, count, 1))
+        return Scale.rounded(count, np.nan_to_num(whole._near) + mean, deviation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +82,8 @@ class Scale:
     @classmethod
     def rounded(cls, count: FloatArray, mean: FloatArray, deviation: FloatArray) -> "Scale":
         """Return a scale without the digits that depend on the order of sums."""
-        # A constant column has only the rounding errors of its sums as deviation. Overflow is no
-        # constant.
-        varies = (count > 0) & ~(deviation <= 1e-12 * np.abs(mean))
+        # A constant that was computed has rounding errors as deviation. Overflow is no constant.
+        varies = (count > 0) & ~(deviation <= ROUNDING * np.finfo(np.float64).eps * np.abs(mean))
         size = np.where(varies, deviation, 1)
         size = np.array([float(f"{value:.5e}") for value in size.tolist()]).reshape(size.shape)
         grain = size / _STEPS_OF_DEVIATION
