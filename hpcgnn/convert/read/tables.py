@@ -33,7 +33,7 @@ from hpcgnn.convert.read.files import (
 )
 from hpcgnn.convert.read.parquet_footer import column_chunks
 from hpcgnn.errors import InputError, one_line
-from hpcgnn.storage import require_file
+from hpcgnn.storage import first_true, require_file
 from hpcgnn.typing import Array
 
 Kind = Literal["integer", "number", "class", "text"]
@@ -184,7 +184,7 @@ class TableFile:
         numeric = tuple(bool(_NUMBER.fullmatch(head)) for head in heads)
         names = first if header else ("",) * len(first)
         line = number if header else 0
-        return cls(path, names, numeric, line, separator, tuple(rows) or (first,))
+        return cls(path, names, numeric, line, separator, tuple(rows) or (("",) * len(first),))
 
     @classmethod
     def plain(cls, path: Path, columns: int, separator: str, header_line: int = 0) -> "TableFile":
@@ -211,8 +211,8 @@ class TableFile:
                 f"{self.path}: {self.describe(column)} has floating-point numbers as ids, such as "
                 f"{odd}; save them as whole numbers, or read all ids as names with --names"
             )
-        # Rows that are too short raise an error when they are read.
-        return bool(fields) and (
+        # Rows that are too short raise an error when they are read; below a header may be none.
+        return (self.is_parquet or any(fields)) and (
             not _DIGITS.fullmatch(_head(fields))
             or any(_PADDED.fullmatch(field) for field in fields)
         )
@@ -318,6 +318,7 @@ class TableFile:
         if self.separator == " ":
             data = _single_blanks(data)
         block = replace(block, data=data)
+        self._refuse_padded(block, types)
         odd = (b"x" in data or b"X" in data) and "text" not in types.values()
         # CSV readers disagree on blanks and carriage returns next to a quote.
         odd = odd or (b'"' in data and bool(_ODD_QUOTE.search(data)))
@@ -325,6 +326,22 @@ class TableFile:
         if columns is None:
             return self._by_line(block, types)
         return Table(columns, len(next(iter(columns.values()))), partial(_locate, block))
+
+    def _refuse_padded(self, block: TextBlock, types: Mapping[int, Kind]) -> None:
+        """Raise `InputError` for an id with leading zeros in a file whose ids are numbers."""
+        ids: dict[int, Kind] = {c: "text" for c, kind in types.items() if kind == "integer"}
+        if self.has_name_ids is not False or not ids or not _may_be_padded(block.data):
+            return
+        table = replace(self, has_name_ids=None)._parse(block, ids)
+        for column in sorted(ids):
+            texts = table.columns[column].cast(pa.string(), safe=False)
+            padded = np.asarray(compute().match_substring_regex(texts, "^0[0-9]+$"), np.bool_)
+            if (row := first_true(padded)) is not None:
+                raise InputError(
+                    f"{table.locate(row)}, column {column + 1}: the id {texts[row].as_py()!r} has "
+                    "leading zeros, and ids before it have none; give --names, with which all ids "
+                    "are names, or correct it"
+                )
 
     def _fast(self, data: bytes, types: Mapping[int, Kind]) -> dict[int, Any] | None:
         """Return the columns of a block, None if it must be parsed line by line."""
@@ -398,6 +415,15 @@ def common_width(features: Sequence[tuple[TableFile, Sequence[int]]], owners: st
                 f"{widths[0]}; give all {owners} equally many"
             )
     return widths[0]
+
+
+def _may_be_padded(data: bytes) -> bool:
+    """Tell whether a word of a block begins with a zero that a digit follows."""
+    text = np.frombuffer(b"\n" + data, np.uint8)
+    zeros = np.flatnonzero(text[1:-1] == ord("0")) + 1
+    before, after = text[zeros - 1], text[zeros + 1]
+    begins = np.isin(before, np.frombuffer(b'\n\r\t\v\f ,;"', np.uint8))
+    return bool((begins & (after >= ord("0")) & (after <= ord("9"))).any())
 
 
 def _filled_lines(block: TextBlock) -> Iterator[tuple[int, str]]:

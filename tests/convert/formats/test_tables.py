@@ -673,6 +673,28 @@ def test_numbers_with_zeros_before_them_are_names(tmp_path: Path) -> None:
         assert store.relations == ("_has_part", "_hypernym")
 
 
+@pytest.mark.parametrize("word", ["007", '"007"', " 007 "])
+def test_zeros_before_numbers_after_the_first_rows_are_refused(tmp_path: Path, word: str) -> None:
+    rows = [f"{node},{node + 1},0{node % 9}:30,05" for node in range(150)]
+    text = "\n".join(["src,dst,time,place", *rows, f"7,{word},00:30,05", "7,8,00:30,05", ""])
+    edges = write(tmp_path / "e.csv", text)
+    with pytest.raises(InputError, match=r"line 152, column 2: the id '007' has leading zeros"):
+        CONVERT.call([str(edges), "-o", str(tmp_path / "o.h5")])
+    write(edges, text.replace(word, "0"))
+    CONVERT.call([str(edges), "-o", str(tmp_path / "o.h5")])
+    with GraphStore.open(tmp_path / "o.h5") as store:
+        assert (store.num_nodes, store.num_edges()) == (151, 151)
+
+
+def test_a_header_without_rows_makes_no_names(tmp_path: Path) -> None:
+    files = [
+        write(tmp_path / f"{n}.csv", f"from,to\n{rows}") for n, rows in ((1, ""), (2, "0,9\n"))
+    ]
+    CONVERT.call([*map(str, files), "-o", str(tmp_path / "o.h5")])
+    with GraphStore.open(tmp_path / "o.h5") as store:
+        assert (store.num_nodes, store.has_names) == (10, False)
+
+
 def test_triples_in_three_files_are_a_split_of_links(tmp_path: Path) -> None:
     folder = tmp_path / "FB15k-237"
     folder.mkdir()
