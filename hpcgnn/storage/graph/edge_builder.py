@@ -134,7 +134,8 @@ class EdgeBuilder:
 
     An edge src -> dst becomes the non-zero in row dst, column src. `undirected` adds the reverse of
     every edge, with its data. `duplicates`: keep the "first" edge of a pair, "sum" the weights
-    (edges without weights count as 1, and the result has weights), or raise an "error".
+    (edges without weights count as 1, and the result has weights; a sum of 0 is no edge), or raise
+    an "error".
     `self_loops` "add" gives each node without a loop one of weight 1. `num_nodes` None means 1 +
     the largest id.
 
@@ -250,7 +251,9 @@ class EdgeBuilder:
 
     def count(self, start: int, stop: int) -> int:
         """Return how many non-zeros `blocks` will yield; raises `InputError` if it would."""
-        return sum(len(keys) for _, keys, _ in self._merged(start, stop, None))
+        # Weights tell which sums are 0.
+        dtype = self._dtype if self._duplicates == "sum" else None
+        return sum(len(keys) for _, keys, _ in self._merged(start, stop, dtype))
 
     def no_rows(self) -> SortedRows:
         """Return an empty block with the same data columns as those of `blocks`."""

@@ -287,7 +287,7 @@ def row_ranges(
 def merge_pieces(
     pieces: Sequence[tuple[Keys, Array | None]], duplicates: Duplicates, dtype: Any
 ) -> tuple[Keys, Array | None]:
-    """Merge pieces of runs, in the runs' order, into sorted, unique edges."""
+    """Merge pieces of runs, in the runs' order, into sorted, unique edges; sums of 0 are none."""
     keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in pieces)])
     values: Array | None = None
     if dtype is not None:
@@ -297,7 +297,9 @@ def merge_pieces(
     if duplicates == "error":
         refuse_equal(keys)
     elif duplicates == "sum" and values is not None:
-        return sum_equal(keys, values)
+        keys, values = sum_equal(keys, values)
+        some = (values if values.dtype.names is None else values["weight"]) != 0
+        return (keys, values) if some.all() else (keys[some], values[some])
     return keep_first(keys, values)
 
 

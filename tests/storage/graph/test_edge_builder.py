@@ -46,6 +46,8 @@ def oracle(
                 found[entry] = weight
             elif options["duplicates"] == "sum":
                 found[entry] += weight
+    if options["duplicates"] == "sum":
+        found = {entry: weight for entry, weight in found.items() if weight != 0}
     if options["self_loops"] == "add":
         for node in range(n):
             found.setdefault((node, node), 1.0)
