@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcgnn.convert.formats import edge_list
 from hpcgnn.convert.source import ConvertOptions, GraphSource
+from hpcgnn.convert.tables.edges import WEIGHTS
 from hpcgnn.convert.tables.nodes import node_tables
 from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import require_file
@@ -38,6 +39,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
             node_data = [
                 (node, {k: v for k, v in data.items() if k != "label"}) for node, data in node_data
             ]
+        _check_edges(path, graph, options)
         _write(nodes, ["id"], node_data)
         _write(edges, ["src", "dst"], graph.edges(data=True))
         tables = replace(options, nodes=(str(nodes), *options.nodes))
@@ -63,6 +65,20 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         sample=None,
         edges_after=None,
     )
+
+
+def _check_edges(path: Path, graph: Any, options: ConvertOptions) -> None:
+    """Raise `InputError` for an edge without a weight or feature that others have."""
+    columns = [word.rpartition("=")[2] for word in options.columns or WEIGHTS]
+    read = {*columns, *(options.edge_features or ())}
+    edges = list(graph.edges(data=True))
+    for name in {name for *_, data in edges for name in data if name in read}:
+        for source, target, data in edges:
+            if data.get(name) is None:
+                raise InputError(
+                    f"{path}: edge {source!r} -> {target!r} has no {name}, and others do; give it "
+                    "one, or name the columns to read with --columns src=src,dst=dst"
+                )
 
 
 def _graph(path: Path) -> Any:

@@ -34,10 +34,11 @@ USUAL = {2: ("src", "dst"), 3: ("src", "dst", "weight")}
 USUAL_TYPED = {3: ("src", "dst", "relation"), 4: ("src", "dst", "relation", "weight")}
 """Roles of the columns in a table with relations and without a header."""
 
+WEIGHTS = ("weight", "weights", "w")
 _EDGE_NAMES = {
     "src": ("src", "source", "from", "head", "subject"),
     "dst": ("dst", "target", "to", "tail", "object"),
-    "weight": ("weight", "weights", "w"),
+    "weight": WEIGHTS,
     "relation": ("relation", "rel", "predicate", "etype", "edge_type"),
 }
 _DICTIONARY = re.compile(r" \{('.*)?\}$")

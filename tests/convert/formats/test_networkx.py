@@ -69,6 +69,18 @@ def test_tables_on_the_way_are_swept_where_a_process_was_killed(
     assert not scratch_folders()
 
 
+def test_an_edge_without_the_weight_of_others_is_named(tmp_path: Path) -> None:
+    path, given = tmp_path / "g.graphml", nx.DiGraph([("a", "b", {"weight": 2.0}), ("b", "c")])
+    nx.write_graphml(given, path)
+    with pytest.raises(
+        InputError, match=r"g\.graphml: edge 'b' -> 'c' has no weight, and others do"
+    ):
+        convert(path, tmp_path / "out.h5", format_name="networkx")
+    options = ConvertOptions(columns=("src=src", "dst=dst"))
+    convert(path, tmp_path / "out.h5", format_name="networkx", options=options)
+    assert contents(tmp_path / "out.h5").matrix.sum() == 2
+
+
 @pytest.mark.parametrize("ending", ["adjlist", "edgelist"])
 def test_lists_without_a_direction_have_both(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"g.{ending}"
