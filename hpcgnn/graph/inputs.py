@@ -191,6 +191,11 @@ class Scaling:
 
 @collective
 def _measure(grid: ProcessGrid, features: FloatArray, rows: Mask | None) -> FeatureScale:
+    if rows is not None:
+        # Nothing of a type without training nodes is trained, but all of it is evaluated.
+        count = np.array([np.count_nonzero(rows)], np.float64)
+        grid.sum_over_blocks(count)
+        rows = rows if count[0] else None
     # Some columns at a time, the same on all ranks: all in float64 would triple the memory.
     scale = FeatureScale(np.zeros(features.shape[1]), np.zeros(features.shape[1]))
     for start in range(0, features.shape[1], _COLUMNS):

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from hpcgnn import open_graph
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.graph.inputs import Scales, Scaling
 from hpcgnn.storage import Split
 from hpcgnn.train.full.predictions import infer, order_by_id
 from hpcgnn.train.run.saved_model import load_saved_graph, open_saved_model
@@ -122,3 +123,14 @@ def test_types_without_training_nodes_are_told(comm: MPI.Intracomm, comm_tmp_pat
     # Another type, without nodes, is left out.
     assert "no labelled node of bare is" in remark
     assert told[1] == []
+
+
+def test_types_without_training_nodes_are_scaled_by_all_nodes(comm: MPI.Intracomm) -> None:
+    features = 1e6 + np.random.default_rng(1).normal(size=(30, 2))
+    with ProcessGrid(comm) as grid:
+        own = np.array_split(features, grid.num_blocks)[grid.block].copy()
+        scaling = Scaling(grid, "standard", Scales(), "float64")
+        found = scaling("bare", own, lambda: np.zeros(len(own), np.bool_))
+        found = np.concatenate(grid.layer.allgather(found))
+    expected = (features - features.mean(0)) / features.std(0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
