@@ -102,7 +102,7 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
                 return func(*(value.detach() for value in plain(args)), **plain(kwargs))
         result = row_functions.run(index.share, name, func, plain(args), plain(kwargs))
         if name == "sort":
-            result = type(result)((TargetIndex.of(result[0], index.share), result[1]))
+            result = type(result)((TargetIndex.of(result[0], args[0].share), result[1]))
         return result
     return NotImplemented
 

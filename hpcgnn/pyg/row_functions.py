@@ -174,7 +174,8 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
         keeps = name in SAME_NUMBERS | _PICKS and are_numbers(args[0])
         if keeps or name in ("nonzero", "arange") or (groups and _orders_rows(name, args, kwargs)):
             # Of a sort, the order is the last result.
-            mark(outs[-1], *(rows_of(outs[-1]) or (0,))[:3], numbers=True)
+            axis = rows_of(outs[-1]) or Axis(0)
+            mark(outs[-1], axis.dim, axis.times, axis.kind, numbers=True)
     return result
 
 
