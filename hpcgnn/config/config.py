@@ -65,6 +65,7 @@ STRUCTURES = {
     "spectral": _OF_ONE_GRAPH,
 }
 """Kinds of structural features, with the traits that they need and lack."""
+_DRAWN = {"structure": ("projection", "spectral")}
 
 _SCALINGS = ("DAD", "DA", "AD")
 _TRACKERS = ("csv", "tensorboard", "mlflow", "wandb")
@@ -110,8 +111,12 @@ class GraphConfig:
         values=tuple(STRUCTURES),
         traits=STRUCTURES,
     )
-    structure_columns: Count = option(64, "columns of structure=projection and spectral")
-    structure_seed: Natural = option(1, "seed of structure=projection and spectral")
+    structure_columns: Count = option(
+        64, "columns of structure=projection and spectral", read_with=_DRAWN
+    )
+    structure_seed: Natural = option(
+        1, "seed of structure=projection and spectral", read_with=_DRAWN
+    )
     positions: str = option(
         "none",
         "none, or relative: append to the features of edges the vector from target to source and "
@@ -194,7 +199,9 @@ class CorrectAndSmoothConfig:
     scale: str = option(
         "autoscale", "scale of the spread errors: autoscale or fixed", values=("autoscale", "fixed")
     )
-    fixed_scale: Positive = option(1.0, "factor of the spread errors, for scale=fixed")
+    fixed_scale: Positive = option(
+        1.0, "factor of the spread errors, for scale=fixed", read_with={"scale": ("fixed",)}
+    )
     correct_matrix: str = option(
         "DAD", "DAD, DA or AD: D^-1/2 A D^-1/2, D^-1 A or A D^-1", values=_SCALINGS
     )
@@ -225,6 +232,7 @@ class RunConfig:
         0.02,
         "with checkpoint_every=0: largest share of the time for checkpoints; 0: only at the end "
         "and on signals",
+        read_with={"checkpoint_every": (0,)},
     )
     partner_every: Natural = option(
         0, "epochs between checkpoints in the memory of rank 0's host and of another; 0: none"

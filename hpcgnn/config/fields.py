@@ -64,7 +64,9 @@ class FieldsConfig:
     )
     valid: Chance = option(0.1, "share of steps or trajectories for validation, in [0, 1)")
     test: Chance = option(0.1, "share of steps or trajectories for testing, in [0, 1)")
-    split_seed: Natural = option(1, "seed for drawing valid and test trajectories")
+    split_seed: Natural = option(
+        1, "seed for drawing valid and test trajectories", read_with={"split": ("trajectory",)}
+    )
     fixed: tuple[str, ...] = option(
         (),
         "nodes whose targets are given and not predicted: names of node types, or of features that "

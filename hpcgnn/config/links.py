@@ -80,7 +80,11 @@ class LinksConfig:
         values=RANKINGS,
         traits=lacks({Trait.PLANNED: "its evaluation is not counted"}),
     )
-    ranked: Count = option(100, "negatives for ranking a test edge, always the same")
+    ranked: Count = option(
+        100,
+        "negatives for ranking a test edge, always the same",
+        read_with={"ranking": ("drawn",)},
+    )
 
     def __post_init__(self) -> None:
         check_values("links", self)

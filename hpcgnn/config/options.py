@@ -44,15 +44,17 @@ def option(
     values: Collection[T] = (),
     traits: Declared | None = None,
     only_with: Mapping[str, Collection[str]] | None = None,
+    read_with: Mapping[str, Collection[Any]] | None = None,
 ) -> T:
     """Return a dataclass field with a default and the `meaning` that ``--keys`` shows.
 
     `values` are the choices, see `check_values`; empty: any. `traits` are those that values need
     and lack. `only_with` maps another option of the section to the values that allow this one to
-    differ from its default.
+    differ from its default. `read_with` likewise has the values with which it has an effect, see
+    `hpcgnn.config.run_features.unread`.
     """
     data = {"meaning": meaning, "values": values, "traits": traits, "only_with": only_with or {}}
-    return field(default=default, metadata=data)
+    return field(default=default, metadata={**data, "read_with": read_with or {}})
 
 
 def require(holds: bool, key: str, value: object, remedy: str) -> None:

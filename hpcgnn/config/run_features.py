@@ -56,6 +56,33 @@ def _reads(config: Config, section: str) -> bool:
     return task != "programs" or section not in (*_OF_GRAPHS, "exchange")
 
 
+def unread(config: Config) -> str:
+    """Return a line that names options which differ from their defaults and have no effect.
+
+    A section is read by some tasks only, an option with some values of others, see `option`. What
+    a user's own task reads is not known.
+    """
+    notes, task, tasks = [], config.train.task, config.train.tasks
+    of_tasks = {name: name in tasks for name in ("links", "edges", "graphs", "fields", "programs")}
+    of_tasks["sampling"] = samples(config) or (task == "graphs" and config.graphs.batch > 0)
+    for section in dataclasses.fields(config):
+        options = getattr(config, section.name)
+        changed = {
+            option.name: option
+            for option in dataclasses.fields(options)
+            if getattr(options, option.name) != _default(option)
+        }
+        if changed and not of_tasks.get(section.name, True) and ":" not in task:
+            keys = ", ".join(f"{section.name}.{name}" for name in changed)
+            notes.append(f"{keys} (train.task = {show(task)})")
+            continue
+        for name, option in changed.items():
+            for other, values in option.metadata.get("read_with", {}).items():
+                if (now := getattr(options, other)) not in values:
+                    notes.append(f"{section.name}.{name} ({section.name}.{other} = {show(now)})")
+    return f"without effect: {'; '.join(notes)}" if notes else ""
+
+
 def features_of(config: Config, aggregations: Sequence[Aggregation] = ()) -> list[Feature]:
     """Return the features of a configuration, except those of its task.
 

@@ -17,6 +17,7 @@ SAMPLERS = dict.fromkeys(
     ("frontier", "multidimensional", "walk", "edge", "node"), _OF_SUBGRAPHS
 ) | {"neighbour": _BY_NEIGHBOURS}
 """Names of samplers, with the traits that they lack."""
+_FRONTIERS = ("frontier", "multidimensional")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +33,17 @@ class SamplingConfig:
     budget: Count = option(
         8000, "nodes drawn for a subgraph, repeats included; neighbour: training nodes of a batch"
     )
-    walkers: Count = option(1000, "walkers of the frontier and of the multidimensional walk")
-    enlargement: Annotated[float, Range(lambda value: value > 1, "must be above 1")] = option(
-        3.0, "size of the frontier's Dashboard, relative to its contents at one time"
+    walkers: Count = option(
+        1000,
+        "walkers of the frontier and of the multidimensional walk",
+        read_with={"sampler": _FRONTIERS},
     )
-    walk_length: Natural = option(2, "steps of a walk")
+    enlargement: Annotated[float, Range(lambda value: value > 1, "must be above 1")] = option(
+        3.0,
+        "size of the frontier's Dashboard, relative to its contents at one time",
+        read_with={"sampler": _FRONTIERS},
+    )
+    walk_length: Natural = option(2, "steps of a walk", read_with={"sampler": ("walk",)})
     fan_outs: tuple[int, ...] = option(
         (), "neighbour: neighbours drawn in each aggregation of the model, the first one first"
     )
@@ -69,7 +76,9 @@ class SamplingConfig:
         only_with={"topology": ("partitioned",)},
     )
     reshuffle_share: Part = option(
-        0.1, "partitioned: probability that a node moves from its rank's part to a random one"
+        0.1,
+        "partitioned: probability that a node moves from its rank's part to a random one",
+        read_with={"topology": ("partitioned",)},
     )
     steps: Natural = option(0, "steps per epoch; 0: enough to draw as many nodes as the graph has")
     coverage: Natural = option(

@@ -60,6 +60,7 @@ class TrainConfig:
         "non-zeros of a neighbour group on GPUs: a number; measured or learned: a regression or a "
         "classifier fitted to an H100; paper: as published; or a file of calibrate_group_size "
         "(.json) or train_group_size (.safetensors)",
+        read_with={"device": ("cuda",)},
     )
     epochs: Count = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "train a model for each; results are averaged")
@@ -76,7 +77,7 @@ class TrainConfig:
         "weight decay of some weights, as ['layers.0.*=5e-4', '*bias=0']: patterns of the names in "
         "model.safetensors, of which the last that fits counts; all other weights: weight_decay",
     )
-    momentum: Amount = option(0.9, "for sgd")
+    momentum: Amount = option(0.9, "for sgd", read_with={"optimizer": ("sgd",)})
     nesterov: bool = option(False, "for sgd")
     schedule: str = option(
         "constant",
@@ -84,9 +85,13 @@ class TrainConfig:
         values=("constant", "linear", "cosine", "step", "exponential"),
     )
     schedule_gamma: Part = option(
-        0.1, "factor at each step (step) or at the last epoch (all others)"
+        0.1,
+        "factor at each step (step) or at the last epoch (all others)",
+        read_with={"schedule": ("linear", "cosine", "step", "exponential")},
     )
-    schedule_steps: tuple[int, ...] = option((), "epochs at which step multiplies by gamma")
+    schedule_steps: tuple[int, ...] = option(
+        (), "epochs at which step multiplies by gamma", read_with={"schedule": ("step",)}
+    )
     decay_steps: Natural = option(
         0,
         "steps after which linear, cosine and exponential reach gamma; 0: at the last epoch",

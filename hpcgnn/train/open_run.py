@@ -12,6 +12,7 @@ from typing import Any
 from hpcgnn.autograd import check_integers
 from hpcgnn.comm import ProcessGrid, agree, bcast, clock_offset, sum_over_ranks
 from hpcgnn.config.config import Config
+from hpcgnn.config.run_features import unread
 from hpcgnn.console import detail, report
 from hpcgnn.errors import EXIT_REQUEUE, InputError
 from hpcgnn.graph.choose_exchange import with_chosen_exchange, with_method
@@ -254,7 +255,7 @@ def open_run(start: RunStart, config: Config) -> Iterator[OpenRun]:
         if grid.rank == 0:
             about = task.objective.about
             report(f"{about.describe(threads)}; rank 0 on {platform.node()}, {describe_binding()}")
-            for remark in about.remarks():
+            for remark in filter(None, (unread(config), *about.remarks())):
                 report(remark)
             detail(f"started as {shlex.join(session['command'])} in {session['directory']}")
             if checkpoint is not None:

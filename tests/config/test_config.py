@@ -15,10 +15,12 @@ from hpcgnn.config.config import (
 )
 from hpcgnn.config.file import (
     config_from_tables,
+    config_of,
     describe_keys,
     dump_toml,
     load_config,
 )
+from hpcgnn.config.run_features import unread
 from hpcgnn.config.training import TrainConfig
 from hpcgnn.errors import InputError
 
@@ -260,3 +262,29 @@ def test_options_without_an_effect_are_refused(word: str) -> None:
     key = word.partition("=")[0]
     with pytest.raises(InputError, match=key):
         load_config(None, [*NEEDED, word])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), ""),
+        (
+            ("sampling.budget=9", "sampling.steps=2", "train.momentum=0.5"),
+            "train.momentum (train.optimizer = 'adam'); sampling.budget, sampling.steps "
+            "(train.task = 'full')",
+        ),
+        (("train.optimizer=sgd", "train.momentum=0.5"), ""),
+        (("train.schedule_steps=[1]",), "train.schedule_steps (train.schedule = 'constant')"),
+        (
+            ("train.task=sampled", "sampling.walk_length=3"),
+            "sampling.walk_length (sampling.sampler = 'frontier')",
+        ),
+        (("train.task=edges", "edges.sampled=true", "sampling.budget=9", "edges.hidden=3"), ""),
+        (("train.task=full+links", "links.ranked=7", "links.ranking=all"), "links.ranked (links."),
+        (("train.task=graphs", "sampling.ahead=2", "graphs.width=3"), ""),
+        (("train.task=links", "fields.history=2"), "fields.history (train.task = 'links')"),
+    ],
+)
+def test_options_without_effect_are_told(words: tuple[str, ...], told: str) -> None:
+    found = unread(config_of(["graph.store=g.h5", "run.dir=r", *words]))
+    assert found.startswith(f"without effect: {told}") if told else found == ""
