@@ -204,7 +204,7 @@ def _number(value: float | None, form: str, factor: float = 1.0) -> Cell:
 def _merit_cell(entry: dict[str, Any] | None, metric: str) -> Cell:
     if not entry or entry["mean"] is None:
         return Cell("")
-    factor, std = metric_factor(metric), entry["std"]
+    factor, std = metric_factor(metric), entry["std"] or 0.0
     spread_text = f"{factor * std:.2f}" if factor == 100 else f"{std:.3g}"
     deviation = f" ± {spread_text}" if std else ""
     return Cell(f"{figure_text(metric)(entry['mean'])}{deviation}", entry["mean"])
