@@ -19,10 +19,15 @@ use_archive() {
     [[ -n ${HPCGNN_ARCHIVE:-} ]] || return 0
     HPCGNN_VENV=${HPCGNN_LOCAL:-/tmp}/hpcgnn-$SLURM_JOB_ID
     on_every_host mkdir -p "$HPCGNN_VENV"
-    trap 'on_every_host rm -rf "$HPCGNN_VENV" "$HPCGNN_VENV.tar"' EXIT
+    trap remove_archive EXIT
     sbcast --force "$HPCGNN_ARCHIVE" "$HPCGNN_VENV.tar"
     on_every_host tar -xf "$HPCGNN_VENV.tar" -C "$HPCGNN_VENV"
     say "unpacked $HPCGNN_ARCHIVE on $SLURM_NNODES hosts in $SECONDS s"
+}
+
+remove_archive() {
+    trap - EXIT
+    [[ -z ${HPCGNN_ARCHIVE:-} ]] || on_every_host rm -rf "$HPCGNN_VENV" "$HPCGNN_VENV.tar"
 }
 
 on_every_host() {

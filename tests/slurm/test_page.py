@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -54,16 +55,20 @@ def test_ranks_start_from_an_archive(cluster: Cluster, folder: Path, tmp_path: P
     archive = cluster.directory / "hpcgnn.tar"
     with tarfile.open(archive, "w") as file:
         file.add(packed, ".")
-    words = (
-        "jobs/train.sbatch",
-        "graph.store=mine.4.h5",
-        "run.dir=runs/archive",
-        "train.epochs=2",
-    )
-    code = f'cd {folder}; HPCGNN_ARCHIVE={archive} sbatch --wait --output=archive.out "$@"'
-    cluster.run("bash", "-c", code, "bash", *words, timeout_s=300)
+    code = f'cd {folder}; HPCGNN_ARCHIVE={archive} sbatch --output=archive.out "$@"'
+    words = ("bash", "-c", code, "bash")
+    run = ("jobs/train.sbatch", "graph.store=mine.4.h5", "run.dir=runs/archive")
+    cluster.run(*words, "--wait", *run, "train.epochs=2", timeout_s=300)
     log = (folder / "archive.out").read_text()
     assert f"unpacked {archive} on 2 hosts" in log
     session = json.loads((folder / "runs" / "archive" / "sessions.json").read_text())
     assert "/tmp/hpcgnn-" in json.dumps(session)
     assert not list(Path("/tmp").glob("hpcgnn-[0-9]*"))
+    job = cluster.run(*words, "--parsable", *run, "train.epochs=100000").strip()
+    while "resuming seed" not in (folder / "archive.out").read_text():
+        time.sleep(0.1)
+    cluster.run("scancel", "--batch", "--signal=USR1", job)
+    cluster.wait(job, "PENDING")
+    # It may start again on other hosts.
+    assert not list(Path("/tmp").glob(f"hpcgnn-{job}*"))
+    cluster.run("scancel", job)
