@@ -219,6 +219,24 @@ def test_job(folder: Path, name: str, job: str) -> None:
         assert (found["SRUN_CPUS_PER_TASK"], found["SLURM_EXPORT_ENV"]) == ("7", "ALL")
 
 
+SILENT = """
+echo "$*" >>questions
+(($(wc -l <questions) % 2 == 0)) || exit 1
+echo JobId=7 ArrayJobId=5 ArrayTaskId=3 Requeue=1 JobState=RUNNING
+"""
+
+
+def test_a_job_is_requeued_once_the_controller_answers(folder: Path) -> None:
+    for name, code in (("srun", "exit 75"), ("sleep", ""), ("scontrol", SILENT)):
+        command = folder / "venv" / "bin" / name
+        command.write_text(f"#!/bin/bash\n{code}\n")
+        command.chmod(0o755)
+    done = submit(folder, "lumi", f"{SLURM} jobs/train.sbatch my.toml")
+    assert done.returncode == 0, done.stderr
+    asked, requeued = "--oneliner show job 7", "requeue 5_3"
+    assert lines(folder / "questions") == [asked, asked, requeued, requeued]
+
+
 @pytest.mark.parametrize("name", [name for name, site in TABLE.items() if site.gpu])
 def test_gpus(folder: Path, name: str) -> None:
     site = TABLE[name]
