@@ -6,5 +6,6 @@ fetches their rows, or returns sums at them to their owners.
 """
 
 from hpcgnn.pyg.builtin_layers import Call, builtin_layers
-from hpcgnn.pyg.calls import distribute, distributed, mark_rows, prepare, share_of
+from hpcgnn.pyg.calls import distribute, distributed, prepare, share_of
 from hpcgnn.pyg.edges import EdgeList, EdgePlaceholder, EdgeShare, RowShare
+from hpcgnn.pyg.row_axis import mark

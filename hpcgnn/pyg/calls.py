@@ -46,10 +46,12 @@ def mark_rows(share: RowShare, values: Any) -> None:
             continue
         if isinstance(value, Tensor):
             # With several types, `divide` has marked them, or the keys of a dict tell.
-            if one_type and value.dim() and axis_of(value) is None:
-                misses = np.array([len(value) not in share.lengths], np.float64)
+            if one_type and value.dim():
+                # A rank may have marked a tensor in an earlier call that is new on another rank.
+                is_new = axis_of(value) is None
+                misses = np.array([is_new and len(value) not in share.lengths], np.float64)
                 share.sums(misses)
-                if not misses[0]:
+                if is_new and not misses[0]:
                     mark(value, 0)
         elif isinstance(value, (list, tuple)):
             mark_rows(share, value)

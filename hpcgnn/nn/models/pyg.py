@@ -15,7 +15,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
 from hpcgnn.nn.model import UNKNOWN, GraphView, Model, ModelShape
 from hpcgnn.operator import Aggregation
-from hpcgnn.pyg import EdgeShare, distributed, mark_rows, prepare
+from hpcgnn.pyg import EdgeShare, distributed, mark, prepare
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 
@@ -85,7 +85,8 @@ class ModuleModel(Model):
         share = self._share(graph)
         self.module.train(key is not None)
         edge_arguments = self._of_edges(share, x_NF)
-        mark_rows(share, (x_NF, *edge_arguments.values()))
+        for rows in (x_NF, *edge_arguments.values()):
+            mark(rows, 0)
         with distributed(share, key):
             out: Tensor = self.module(x_NF, share.index, **edge_arguments)
         return self.checked(out, len(x_NF))

@@ -18,7 +18,7 @@ from hpcgnn.pyg import (
     RowShare,
     builtin_layers,
     distributed,
-    mark_rows,
+    mark,
     prepare,
 )
 from hpcgnn.spmd import collective
@@ -137,7 +137,7 @@ class OperatorModel(ModuleModel):
         self.module.train(key is not None)
         edges = EdgePlaceholder.of(share)
         arguments = {"edge_type": edges} if "edge_type" in self._reads else {}
-        mark_rows(share, (x_NF,))
+        mark(x_NF, 0)
         try:
             with distributed(share, key):
                 out: Tensor = self.module(x_NF, edges, **arguments)
