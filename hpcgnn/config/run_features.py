@@ -37,10 +37,15 @@ def samples(config: Config) -> bool:
     return by_task.get(config.train.task, False)
 
 
+def trains_in_steps(config: Config) -> bool:
+    """Return whether an epoch has steps of subgraphs, or of batches of graphs."""
+    return samples(config) or (config.train.task == "graphs" and config.graphs.batch > 0)
+
+
 def trains_on_restricted_rows(config: Config) -> bool:
     """Return whether training computes only the rows that its loss needs, in every layer."""
     task = config.train.task
-    if samples(config) or (task == "graphs" and config.graphs.batch > 0):
+    if trains_in_steps(config):
         return True
     # Rows of other graphs are never read.
     return task == "graphs" or config.exchange.active_sets is True
@@ -51,7 +56,7 @@ def _reads(config: Config, section: str) -> bool:
     if section == "sampling":
         # It is not known here whether a user's module samples.
         return samples(config) or ":" in task
-    if section in ("links", "edges", "graphs", "programs"):
+    if section in ("links", "edges", "graphs", "fields", "programs"):
         return section in config.train.tasks
     return task != "programs" or section not in (*_OF_GRAPHS, "exchange")
 
@@ -62,9 +67,7 @@ def unread(config: Config) -> str:
     A section is read by some tasks only, an option with some values of others, see `option`. What
     a user's own task reads is not known.
     """
-    notes, task, tasks = [], config.train.task, config.train.tasks
-    of_tasks = {name: name in tasks for name in ("links", "edges", "graphs", "fields", "programs")}
-    of_tasks["sampling"] = samples(config) or (task == "graphs" and config.graphs.batch > 0)
+    notes, task = [], config.train.task
     for section in dataclasses.fields(config):
         options = getattr(config, section.name)
         changed = {
@@ -72,7 +75,10 @@ def unread(config: Config) -> str:
             for option in dataclasses.fields(options)
             if getattr(options, option.name) != _default(option)
         }
-        if changed and not of_tasks.get(section.name, True) and ":" not in task:
+        reads = _reads(config, section.name) or ":" in task
+        if section.name == "sampling":
+            reads = reads or trains_in_steps(config)
+        if changed and not reads:
             keys = ", ".join(f"{section.name}.{name}" for name in changed)
             notes.append(f"{keys} (train.task = {show(task)})")
             continue

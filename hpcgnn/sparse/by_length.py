@@ -1,13 +1,12 @@
 """Products of few columns with rows in an order that processors foresee.
 
 A processor does not foresee the end of a row whose length differs from that of the row before.
-Where rows are short and of 16 numbers, that takes up to a quarter of a product on irregular graphs.
-A copy of the matrix whose rows of equal length follow each other, within blocks that stay in cache,
+Where rows are short, that takes up to a third of a product of 16 columns on irregular graphs. A
+copy of the matrix whose rows of equal length follow each other, within blocks that stay in cache,
 takes less. Each row is summed as before, so results have equal bits.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -53,16 +52,17 @@ def by_length(matrix: SparseMatrix) -> SparseMatrix:
     order = order.reshape(-1)[:count]
     lengths, starts = lengths[order], matrix.indptr[:-1][order]
     indptr = np.concatenate([[0], np.cumsum(lengths)])
-    stored: list[Any] = [each for each in (matrix.indices, matrix.values) if each is not None]
-    ordered = [np.empty_like(each) for each in stored]
+    assert matrix.indices is not None
+    indices = np.empty_like(matrix.indices)
+    values = None if matrix.values is None else np.empty_like(matrix.values)
     for rows in row_pieces(indptr):
         entries = slice(indptr[rows.start], indptr[rows.stop])
         moved = np.repeat(starts[rows] - indptr[rows], lengths[rows])
         moved += np.arange(entries.start, entries.stop)
-        for old, new in zip(stored, ordered, strict=True):
-            new[entries] = old[moved]
+        indices[entries] = matrix.indices[moved]
+        if values is not None and matrix.values is not None:
+            values[entries] = matrix.values[moved]
     numbers = order.astype(np.int32) if matrix.rows is None else matrix.rows[order]
-    indices, values = [*ordered, None][:2]
     return replace(matrix, indptr=indptr, indices=indices, values=values, rows=numbers)
 
 

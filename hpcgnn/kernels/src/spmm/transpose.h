@@ -35,7 +35,7 @@ struct SpmmTransposeProblem {
   const SpmmTransposeArguments* arguments;
   std::int64_t first_column;
   std::int64_t last_column;
-  bool prefetch;  ///< whether out is larger than the cache
+  bool prefetch;  ///< fetch rows of out ahead: the cache may not hold them
 };
 
 /// Kernels by storage type of x.
