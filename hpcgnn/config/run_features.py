@@ -56,7 +56,8 @@ def _reads(config: Config, section: str) -> bool:
     if section == "sampling":
         # It is not known here whether a user's module samples.
         return samples(config) or ":" in task
-    if section in ("links", "edges", "graphs", "fields", "programs"):
+    # Tasks that predict no fields refuse to be given fields; they do not ignore them.
+    if section in ("links", "edges", "graphs", "programs"):
         return section in config.train.tasks
     return task != "programs" or section not in (*_OF_GRAPHS, "exchange")
 
@@ -78,6 +79,8 @@ def unread(config: Config) -> str:
         reads = _reads(config, section.name) or ":" in task
         if section.name == "sampling":
             reads = reads or trains_in_steps(config)
+        if section.name == "fields" and ":" not in task:
+            reads = "fields" in config.train.tasks
         if changed and not reads:
             keys = ", ".join(f"{section.name}.{name}" for name in changed)
             notes.append(f"{keys} (train.task = {show(task)})")
