@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "balance.h"
 #include "parallel.h"
@@ -26,19 +27,52 @@ void gather_chunk(const char* x, const std::int32_t* rows, std::int64_t first, s
   }
 }
 
-/// Rows and columns of a tile. Of larger tiles of wide rows, whose pitch is often a power of two,
-/// the first cache cannot hold all lines.
-constexpr std::int64_t kTile = 8;
+/// Rows and columns of a tile: whole cache lines of four-byte elements in x and in out.
+constexpr std::int64_t kTile = 16;
 
-/// Write rows [first, last) of x as columns of out.
+/// Interleave the lanes of the lower or upper halves of a and b.
+template <int kFirst, class Reg, int... kLane>
+Reg interleave(Reg a, Reg b, std::integer_sequence<int, kLane...>) {
+  constexpr int kLanes = sizeof...(kLane);
+  return __builtin_shufflevector(a, b, (kLane % 2 * kLanes + kFirst + kLane / 2)...);
+}
+
+/// Write the transpose of a square of 16 bytes a row.
+template <class T>
+void transpose_square(const T* x, std::int64_t width, T* out, std::int64_t num_rows) {
+  typedef T Reg __attribute__((vector_size(16)));
+  constexpr int kLanes = 16 / static_cast<int>(sizeof(T));
+  constexpr std::make_integer_sequence<int, kLanes> kSequence;
+  Reg rows[kLanes], next[kLanes];
+  for (int i = 0; i < kLanes; ++i) std::memcpy(&rows[i], x + i * width, sizeof(Reg));
+  for (int step = 1; step < kLanes; step *= 2) {
+    for (int i = 0; i < kLanes / 2; ++i) {
+      next[2 * i] = interleave<0>(rows[i], rows[i + kLanes / 2], kSequence);
+      next[2 * i + 1] = interleave<kLanes / 2>(rows[i], rows[i + kLanes / 2], kSequence);
+    }
+    std::copy(next, next + kLanes, rows);
+  }
+  for (int i = 0; i < kLanes; ++i) std::memcpy(out + i * num_rows, &rows[i], sizeof(Reg));
+}
+
+/// Write rows [first, last) of x as columns of out. The rows of out that a column of tiles writes
+/// are few, so that the processor keeps their pages.
 template <class T>
 void transpose_chunk(const T* x, std::int64_t num_rows, std::int64_t width, std::int64_t first,
                      std::int64_t last, T* out) {
-  for (std::int64_t row = first; row < last; row += kTile)
-    for (std::int64_t column = 0; column < width; column += kTile)
-      for (std::int64_t c = column; c < std::min(width, column + kTile); ++c)
-        for (std::int64_t i = row; i < std::min(last, row + kTile); ++i)
-          out[c * num_rows + i] = x[i * width + c];
+  constexpr std::int64_t kLanes = 16 / sizeof(T);
+  for (std::int64_t column = 0; column < width; column += kTile)
+    for (std::int64_t row = first; row < last; row += kTile) {
+      const std::int64_t end = std::min(last, row + kTile), stop = std::min(width, column + kTile);
+      if (end - row == kTile && stop - column == kTile) {
+        for (std::int64_t c = column; c < stop; c += kLanes)
+          for (std::int64_t i = row; i < end; i += kLanes)
+            transpose_square(x + i * width + c, width, out + c * num_rows + i, num_rows);
+      } else {
+        for (std::int64_t c = column; c < stop; ++c)
+          for (std::int64_t i = row; i < end; ++i) out[c * num_rows + i] = x[i * width + c];
+      }
+    }
 }
 
 RowsProblem problem_of(const RowsArguments& a) {
@@ -108,7 +142,7 @@ void transpose_rows(const void* x, std::int64_t num_rows, std::int64_t width,
   const std::int64_t total = num_rows * width * element_bytes;
   const int threads = total < kSerialBytes ? 1 : resolve_threads(num_threads);
   // Threads write different lines of a row of out.
-  constexpr std::int64_t kTogether = 32 * kTile;
+  constexpr std::int64_t kTogether = 16 * kTile;
   const auto with = [&]<class T>(T) {
     parallel_tasks(threads, (num_rows + kTogether - 1) / kTogether, [&](std::int64_t task) {
       transpose_chunk(static_cast<const T*>(x), num_rows, width, task * kTogether,
