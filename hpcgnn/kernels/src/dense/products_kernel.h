@@ -22,8 +22,9 @@ struct ProductKernels {
   static constexpr int kFew = std::max(1, kRows / 3);
   /// Rows of a panel in one pass, so that they stay in the level-1 cache.
   static constexpr std::int64_t kInner = 512;
-  /// Rows of both operands of a contraction in one pass, so that they stay in the level-2 cache.
-  static constexpr std::int64_t kChunk = 256;
+  /// Rows of both operands of a contraction in one pass, so that what a tile reads of them stays in
+  /// the level-1 cache.
+  static constexpr std::int64_t kChunk = 64;
   static constexpr std::int64_t kLine = 64;
 
   /// The existing columns of a panel: whole registers, or their first lanes.
@@ -146,15 +147,18 @@ struct ProductKernels {
                                         std::int64_t last) {
     Scalar* const total = static_cast<Scalar*>(a.total);
     const std::int64_t width = a.width;
+    const std::int64_t chunk_bytes = kChunk * width * static_cast<std::int64_t>(sizeof(Scalar));
+    // What is read next, some of whose lines are brought with each tile.
+    const void* ahead = a.ahead;
+    std::int64_t left = a.ahead_bytes;
     for (std::int64_t start = 0; start < a.num_rows; start += kChunk) {
       const std::int64_t count = std::min(kChunk, a.num_rows - start);
       const Scalar* const upper = static_cast<const Scalar*>(a.upper) + start * a.width;
       const Scalar* const rows = static_cast<const Scalar*>(a.rows) + start * a.columns;
-      // What is read next, some of whose lines are brought with each tile.
-      const std::int64_t chunk_bytes = kChunk * width * static_cast<std::int64_t>(sizeof(Scalar));
-      const void* ahead = a.ahead;
-      std::int64_t left = a.ahead ? a.ahead_bytes : chunk_bytes;
-      if (!ahead && start + 2 * kChunk <= a.num_rows) ahead = upper + kChunk * width;
+      if (!a.ahead) {
+        ahead = start + 2 * kChunk <= a.num_rows ? upper + kChunk * width : nullptr;
+        left = chunk_bytes;
+      }
       for (std::int64_t c = 0; c < a.columns; c += kPanel) {
         const Columns there{static_cast<int>(std::min<std::int64_t>(kPanel, a.columns - c))};
         cover(first, last, there, [&]<int R, int N>(std::int64_t i) {
