@@ -13,8 +13,8 @@ namespace {
 constexpr std::int64_t kSerial = 1 << 20;
 /// Rows of a task: whole tiles of every instruction set.
 constexpr std::int64_t kTaskRows = 48;
-/// Rows that are widened together.
-constexpr std::int64_t kWidenedRows = 192;
+/// Rows that are widened together, in a product and in a contraction.
+constexpr std::int64_t kWidenedRows = 192, kContractedRows = 64;
 /// Rows of a piece of a tall contraction, and bounds on the pieces and on the numbers of their
 /// sums.
 constexpr std::int64_t kPieceRows = 1 << 13, kMostPieces = 64, kPieceElements = 1 << 20;
@@ -84,19 +84,19 @@ class Widened {
   Buffer numbers_;
 };
 
-/// total += upper^T rows by widened pieces that stay in the level-2 cache.
+/// total += upper^T rows by widened pieces that stay in cache.
 void contract_widened(const ContractArguments& a, Storage upper_storage, Storage rows_storage,
                       Isa isa) {
   const auto kernel = table_of<ProductsTable>(isa).contract[place(Storage::kFloat32)];
   const Widened upper(upper_storage, isa, a.width), rows(rows_storage, isa, a.columns);
-  for (std::int64_t start = 0; start < a.num_rows; start += kWidenedRows) {
+  for (std::int64_t start = 0; start < a.num_rows; start += kContractedRows) {
     ContractArguments part = a;
-    part.num_rows = std::min(kWidenedRows, a.num_rows - start);
+    part.num_rows = std::min(kContractedRows, a.num_rows - start);
     part.upper = upper.load(a.upper, start, part.num_rows);
     part.rows = rows.load(a.rows, start, part.num_rows);
-    const std::int64_t next = std::min(start + kWidenedRows, a.num_rows);
+    const std::int64_t next = std::min(start + kContractedRows, a.num_rows);
     part.ahead = upper.at(a.upper, next);
-    part.ahead_bytes = std::min(kWidenedRows, a.num_rows - next) * upper.row_bytes();
+    part.ahead_bytes = std::min(kContractedRows, a.num_rows - next) * upper.row_bytes();
     kernel(part, 0, a.width);
   }
 }
