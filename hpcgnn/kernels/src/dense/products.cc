@@ -95,8 +95,9 @@ void contract_widened(const ContractArguments& a, Storage upper_storage, Storage
     part.upper = upper.load(a.upper, start, part.num_rows);
     part.rows = rows.load(a.rows, start, part.num_rows);
     const std::int64_t next = std::min(start + kContractedRows, a.num_rows);
-    part.ahead = upper.at(a.upper, next);
-    part.ahead_bytes = std::min(kContractedRows, a.num_rows - next) * upper.row_bytes();
+    const std::int64_t left = std::min(kContractedRows, a.num_rows - next);
+    part.ahead[0] = {upper.at(a.upper, next), left * upper.row_bytes()};
+    part.ahead[1] = {rows.at(a.rows, next), left * rows.row_bytes()};
     kernel(part, 0, a.width);
   }
 }

@@ -27,14 +27,19 @@ struct MultiplyArguments {
   std::int64_t ahead_row_bytes = 0;
 };
 
+/// Memory that will be read next.
+struct Unread {
+  const void* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
 /// total += upper^T rows, the gradient of a matrix.
 struct ContractArguments {
   const void* upper;  ///< num_rows by width
   const void* rows;   ///< num_rows by columns
   void* total;        ///< width by columns, `pitch` elements from one row to the next
   std::int64_t num_rows, width, columns, pitch;
-  const void* ahead = nullptr;  ///< what will be read next; null = the rows behind `upper`
-  std::int64_t ahead_bytes = 0;
+  Unread ahead[2] = {};  ///< what will be read next; null = the rows behind `upper` and `rows`
 };
 
 /// Kernels by storage type, float32 and float64: for rows [first, last), and for rows [first, last)

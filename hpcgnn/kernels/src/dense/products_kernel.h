@@ -147,29 +147,29 @@ struct ProductKernels {
                                         std::int64_t last) {
     Scalar* const total = static_cast<Scalar*>(a.total);
     const std::int64_t width = a.width;
-    const std::int64_t chunk_bytes = kChunk * width * static_cast<std::int64_t>(sizeof(Scalar));
-    // What is read next, some of whose lines are brought with each tile.
-    const void* ahead = a.ahead;
-    std::int64_t left = a.ahead_bytes;
+    constexpr auto kBytes = kChunk * static_cast<std::int64_t>(sizeof(Scalar));
+    // Each tile brings some of the lines that are read next.
+    Unread ahead[] = {a.ahead[0], a.ahead[1]};
     for (std::int64_t start = 0; start < a.num_rows; start += kChunk) {
       const std::int64_t count = std::min(kChunk, a.num_rows - start);
       const Scalar* const upper = static_cast<const Scalar*>(a.upper) + start * a.width;
       const Scalar* const rows = static_cast<const Scalar*>(a.rows) + start * a.columns;
-      if (!a.ahead) {
-        ahead = start + 2 * kChunk <= a.num_rows ? upper + kChunk * width : nullptr;
-        left = chunk_bytes;
+      if (!a.ahead[0].data && start + 2 * kChunk <= a.num_rows) {
+        ahead[0] = {upper + kChunk * width, kBytes * width};
+        ahead[1] = {rows + kChunk * a.columns, kBytes * a.columns};
       }
       for (std::int64_t c = 0; c < a.columns; c += kPanel) {
         const Columns there{static_cast<int>(std::min<std::int64_t>(kPanel, a.columns - c))};
         cover(first, last, there, [&]<int R, int N>(std::int64_t i) {
           Scalar* const out = total + i * a.pitch + c;
+          Unread& next = ahead[ahead[0].bytes <= 0];
           const Sums sums{out, a.pitch, out, a.pitch};
           tile<R, N, false>(
               count, rows + c, a.columns, there, sums,
               [&](std::int64_t k, int r) { return upper[k * width + i + r]; },
-              left > 0 ? ahead : nullptr);
-          if (ahead) ahead = far_address(static_cast<const std::byte*>(ahead), count * kLine);
-          left -= count * kLine;
+              next.bytes > 0 ? next.data : nullptr);
+          next = {far_address(static_cast<const std::byte*>(next.data), count * kLine),
+                  next.bytes - count * kLine};
         });
       }
     }
