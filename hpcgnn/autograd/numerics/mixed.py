@@ -28,9 +28,9 @@ _CACHED_ROWS = 1 << 12
 """Rows of a chunk that is read without being widened."""
 _NARROW = 128
 """Columns of results up to which the kernels of this package are mostly faster than BLAS."""
-_LEAST_TERMS, _MOST_SUMMED = 64, 512
+_LEAST_TERMS, _MOST_SUMMED, _MOST_SUMMED_16 = 64, 256, 512
 """Where these kernels are fast at any width: terms of a float32 product from which they are faster
-than BLAS, and columns up to which they are in sums over rows of 16 bits."""
+than BLAS, and columns up to which they are in sums over rows of float32 and of 16 bits."""
 _MIXED = {torch.float32, torch.bfloat16}
 """Dtypes that libraries do not multiply together, so that the result takes a pass more."""
 _WIDENED = 1 << 19
@@ -100,7 +100,7 @@ def narrowed(
     """
     if gradient.dtype == dtype:
         return gradient
-    most = _MOST_SUMMED if kernels_are_fast() else _NARROW
+    most = _MOST_SUMMED_16 if kernels_are_fast() else _NARROW
     is_narrow = factors is not None and all(factor.shape[1] <= most for factor in factors)
     stays = is_narrow and _multiplies(gradient, dtype)
     return gradient if stays else _converted(gradient, dtype)
@@ -219,7 +219,7 @@ def _takes_wide(rows: Tensor, other: Tensor, *, is_summed: bool) -> bool:
         return False
     is_wide = rows.dtype == other.dtype == torch.float32
     if is_summed:
-        return not is_wide and other.shape[1] <= _MOST_SUMMED
+        return other.shape[1] <= (_MOST_SUMMED if is_wide else _MOST_SUMMED_16)
     return not is_wide or rows.shape[1] >= _LEAST_TERMS
 
 
