@@ -22,8 +22,9 @@ from hpcgnn.autograd.sparse_features import SparseFeatures
 PRECISIONS = ("float32", "bfloat16")
 """The dtypes of rows that can be combined with float32 weights."""
 
-_CHUNK_ROWS = 1 << 14
-"""Rows of a chunk: few enough to stay in cache, enough for an efficient dense product."""
+_CHUNK_ROWS, _CHUNK_BYTES = 1 << 14, 1 << 22
+"""The larger of rows and bytes of a chunk: few enough to stay in cache, enough for an efficient
+dense product."""
 _CACHED_ROWS = 1 << 12
 """Rows of a chunk that is read without being widened."""
 _NARROW = 128
@@ -42,7 +43,9 @@ def row_chunks(rows: Tensor) -> list[slice]:
 
     Rows that are not widened are one chunk.
     """
-    step = _CHUNK_ROWS if rows.dtype == torch.bfloat16 else max(len(rows), 1)
+    step = max(len(rows), 1)
+    if rows.dtype == torch.bfloat16:
+        step = max(_CHUNK_ROWS, _CHUNK_BYTES // max(1, rows.element_size() * rows.shape[-1]))
     return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 
