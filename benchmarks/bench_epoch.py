@@ -52,8 +52,10 @@ from benchmarks.harness import Timing, interleave, surroundings
 from benchmarks.spmm_graphs import aligned
 from hpcgnn.autograd import IntegerArithmetic, computing_with
 from hpcgnn.autograd.numerics.blas import multiply_by_fastest
+from hpcgnn.autograd.numerics.mixed import PRECISIONS
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, print_table, report
+from hpcgnn.errors import InputError
 from hpcgnn.kernels import reused_memory
 from hpcgnn.kernels.cuda.device import use_device
 
@@ -145,7 +147,17 @@ def parse_arguments() -> argparse.Namespace:
     add("--int8", action="store_true", help="also time ours with train.products=int8")
     add("--blas", action="store_true", help="leave dense float32 products to torch's own choice")
     add("--json", action="store_true", help="one JSON object per case, no table")
-    return cli.parse_args()
+    options = cli.parse_args()
+    kinds = [model.partition(":")[0] for model in options.models]
+    for key, names, known in (
+        ("models", kinds, ("gat", *GATHERED)),
+        ("peers", options.peers, ("dgl", "pyg")),
+        ("precision", options.precision, PRECISIONS),
+    ):
+        if unknown := set(names) - set(known):
+            given = ", ".join(sorted(unknown))
+            raise InputError(f"--{key} {given}: give some of {', '.join(known)}")
+    return options
 
 
 def words(text: str) -> list[str]:
