@@ -17,11 +17,6 @@ namespace hpcgnn::kernels {
 // With fewer multiply-adds, or elements, waking threads costs more than it saves.
 inline constexpr std::int64_t kSerialWork = 1 << 16, kSerialElements = 1 << 15;
 
-/// Number of rows of `width` elements that have about `elements` together, at least one.
-inline std::int64_t rows_of_chunk(std::int64_t elements, std::int64_t width) {
-  return std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, width));
-}
-
 /// `requested`, or the OpenMP default (OMP_NUM_THREADS, affinity) when it is 0.
 inline int resolve_threads(int requested) {
   if (requested > 0) return requested;
@@ -55,5 +50,34 @@ void parallel_tasks(int num_threads, std::int64_t num_tasks, Body&& body) {
   for (std::int64_t task = 0; task < num_tasks; ++task) body(task);
 #endif
 }
+
+/// Rows of `width` elements in chunks of about `elements`, for any number of threads the same.
+struct RowChunks {
+  std::int64_t num_rows, chunk, count;
+  int threads;
+
+  RowChunks(std::int64_t rows, std::int64_t width, int num_threads, std::int64_t elements = 1 << 15,
+            std::int64_t serial = kSerialElements)
+      : num_rows(rows),
+        chunk(std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, width))),
+        count((rows + chunk - 1) / chunk),
+        threads(rows * width < serial ? 1 : resolve_threads(num_threads)) {}
+
+  /// Call `body(first, last, index)` for the rows of each chunk.
+  template <class Body>
+  void run(const Body& body) const {
+    parallel_tasks(threads, count, [&](std::int64_t index) {
+      body(index * chunk, std::min(num_rows, (index + 1) * chunk), index);
+    });
+  }
+
+  /// Call `kernel(arguments, first, last)` for each chunk.
+  template <class Kernel, class Arguments>
+  void run(Kernel kernel, const Arguments& arguments) const {
+    run([&](std::int64_t first, std::int64_t last, std::int64_t) {
+      kernel(arguments, first, last);
+    });
+  }
+};
 
 }  // namespace hpcgnn::kernels

@@ -19,16 +19,18 @@ void check_sum(T found, double expected) {
         "a product");
 }
 
-/// total = start + left^T right.
+/// out = start + left right, or left^T right if `turned`, of the shape of this product.
 template <class T>
-void check_contraction(const std::vector<T>& total, const std::vector<T>& start,
-                       const std::vector<T>& left, const std::vector<T>& right, const Shape& s) {
-  for (std::int64_t k = 0; k < s.inner; ++k)
+void check_product(const std::vector<T>& out, const std::vector<T>& start,
+                   const std::vector<T>& left, const std::vector<T>& right, const Shape& s,
+                   bool turned) {
+  for (std::int64_t i = 0; i < s.rows; ++i)
     for (std::int64_t c = 0; c < s.columns; ++c) {
-      double sum = start[at(k, c, s.columns)];
-      for (std::int64_t i = 0; i < s.rows; ++i)
-        sum += double(left[at(i, k, s.inner)]) * double(right[at(i, c, s.columns)]);
-      check_sum(total[at(k, c, s.columns)], sum);
+      double sum = start[at(i, c, s.columns)];
+      for (std::int64_t k = 0; k < s.inner; ++k)
+        sum += double(left[turned ? at(k, i, s.rows) : at(i, k, s.inner)]) *
+               double(right[at(k, c, s.columns)]);
+      check_sum(out[at(i, c, s.columns)], sum);
     }
 }
 
@@ -44,14 +46,8 @@ void test_products(Storage storage, const Shape& s, int threads, Isa isa) {
   std::vector<T> total = matrix;
   contract({rows.data(), from.data(), total.data(), s.rows, s.inner, s.columns, s.columns}, storage,
            threads, isa);
-  for (std::int64_t i = 0; i < s.rows; ++i)
-    for (std::int64_t c = 0; c < s.columns; ++c) {
-      double sum = from[at(i, c, s.columns)];
-      for (std::int64_t k = 0; k < s.inner; ++k)
-        sum += double(rows[at(i, k, s.inner)]) * double(matrix[at(k, c, s.columns)]);
-      check_sum(out[at(i, c, s.columns)], sum);
-    }
-  check_contraction(total, matrix, rows, from, s);
+  check_product(out, from, rows, matrix, s, false);
+  check_product(total, matrix, rows, from, {s.inner, s.rows, s.columns}, true);
 }
 
 /// Pieces of rows, which threads share, are summed to the same bits.
@@ -66,7 +62,7 @@ void test_tall(Storage storage, const Shape& s, Isa isa) {
   contract_tall({left.data(), right.data(), together.data(), s.rows, s.inner, s.columns, s.columns},
                 storage, storage, 3, isa);
   check(alone == together, "bits of a contraction on threads");
-  check_contraction(alone, start, left, right, s);
+  check_product(alone, start, left, right, {s.inner, s.rows, s.columns}, true);
 }
 
 /// Rows of 16 bits beside results of 32, and the other way round, in blocks and what is left.
@@ -110,7 +106,8 @@ void test_widened(bool rows_are_half, std::int64_t count, Isa isa) {
   const void* const right = rows_are_half ? static_cast<const void*>(other.data()) : half.data();
   contract_tall({rows, right, total.data(), count, kInner, kColumns, kColumns}, first, second, 2,
                 isa);
-  check_contraction(total, matrix, left, rows_are_half ? other : exact, {count, kInner, kColumns});
+  check_product(total, matrix, left, rows_are_half ? other : exact, {kInner, count, kColumns},
+                true);
 }
 
 void test_all(Isa isa) {

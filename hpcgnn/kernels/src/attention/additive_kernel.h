@@ -192,7 +192,7 @@ struct AdditiveBackward {
         const Scalar* const grad = grads.data + grads.index[e] * grads.pitch;
         for (std::int64_t head = 0; head < o.group.count; ++head)
           edges.dots.at[at + head] =
-              o.group.dot(grad + head * b.head_width, z + head * b.head_width, b.head_width);
+              dot<V>(grad + head * b.head_width, z + head * b.head_width, b.head_width);
       }
     }
   }

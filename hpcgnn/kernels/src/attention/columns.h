@@ -73,6 +73,17 @@ HPCGNN_INLINE void store_columns(X* p, typename V::Mask tail,
   if constexpr (kTail) V::store(p + kFull * V::kLanes, regs[kFull], tail);
 }
 
+/// <a, b> of two rows.
+template <class V, class X>
+HPCGNN_INLINE typename V::Scalar dot(const typename V::Scalar* a, const X* b, std::int64_t width) {
+  typename V::Reg sum = V::zero();
+  std::int64_t c = 0;
+  for (; c + V::kLanes <= width; c += V::kLanes) sum = V::fma(V::load(a + c), V::load(b + c), sum);
+  const auto tail = V::mask(static_cast<int>(width - c));
+  if (c < width) sum = V::fma(V::load(a + c, tail), V::load(b + c, tail), sum);
+  return V::sum(sum);
+}
+
 /// out = scale * out + sum over e of weights[e] * row e; a scale of 0 does not read out.
 template <class V, class X, int kRegs, bool kTail>
 void weighted_sum(const BatchRows<X>& batch, const typename V::Scalar* weights,

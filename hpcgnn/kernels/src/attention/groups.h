@@ -53,18 +53,6 @@ struct HeadGroup {
     return V::arrange(V::load(of_heads, mask), V::order(repeated_));
   }
 
-  /// <a, b> of two rows.
-  template <class X>
-  HPCGNN_INLINE static Scalar dot(const Scalar* a, const X* b, std::int64_t width) {
-    Reg sum = V::zero();
-    std::int64_t c = 0;
-    for (; c + V::kLanes <= width; c += V::kLanes)
-      sum = V::fma(V::load(a + c), V::load(b + c), sum);
-    const auto tail = V::mask(static_cast<int>(width - c));
-    if (c < width) sum = V::fma(V::load(a + c, tail), V::load(b + c, tail), sum);
-    return V::sum(sum);
-  }
-
   /// Reduce the lanes of each head; every lane then has the result of its head.
   template <class Join>
   HPCGNN_INLINE Reg fold(Reg lanes, const Join& join) const {
@@ -175,8 +163,7 @@ class EdgeChunk {
   std::int64_t size_ = 0, numbers_ = 0;
 };
 
-/// Calls body(chunk) for the edges of a task. A line is cut after every `longest` edges from its
-/// start, and nowhere else, so its sums do not depend on the chunks.
+/// Calls body(chunk) for the edges of a task, at most `longest` together, as `for_pieces`.
 template <class V, class Body>
 HPCGNN_INLINE void for_chunks(const AttentionBlock& b, std::int64_t num_lines,
                               const AttentionTask& task, std::int64_t longest, const Body& body) {
@@ -184,20 +171,15 @@ HPCGNN_INLINE void for_chunks(const AttentionBlock& b, std::int64_t num_lines,
   const std::int64_t fitting = HeadGroup<V>::kNumbers / step;
   longest = longest < fitting ? longest : fitting;
   EdgeChunk<V> chunk;
-  for (std::int64_t i = task.first_line; i < num_lines && b.indptr[i] < task.last_edge; ++i) {
-    const bool cut = b.indptr[i] < task.first_edge;
-    const std::int64_t begin = cut ? task.first_edge : b.indptr[i];
-    const std::int64_t end = b.indptr[i + 1] < task.last_edge ? b.indptr[i + 1] : task.last_edge;
-    for (std::int64_t first = begin; first < end; first += longest) {
-      const std::int64_t count = end - first < longest ? end - first : longest;
-      const std::int64_t numbers = (count * step + V::kLanes - 1) / V::kLanes * V::kLanes;
-      if (!chunk.fits(count, numbers, longest)) {
-        body(chunk);
-        chunk.clear();
-      }
-      chunk.add({i, first, count, 0, cut, false}, numbers);
+  const auto add = [&](std::int64_t line, std::int64_t first, std::int64_t count, bool cut) {
+    const std::int64_t numbers = (count * step + V::kLanes - 1) / V::kLanes * V::kLanes;
+    if (!chunk.fits(count, numbers, longest)) {
+      body(chunk);
+      chunk.clear();
     }
-  }
+    chunk.add({line, first, count, 0, cut, false}, numbers);
+  };
+  for_pieces(b, num_lines, task, longest, add);
   if (chunk.count > 0) body(chunk);
 }
 

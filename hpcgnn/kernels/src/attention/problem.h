@@ -44,6 +44,21 @@ struct AttentionTask {
   std::int64_t group;  ///< heads of a group
 };
 
+/// Calls body(line, first, count, cut) for the edges of a task, with `cut` if it begins inside the
+/// line. A line is divided after every `longest` edges from its start, and nowhere else, so its
+/// sums do not depend on other lines.
+template <class Body>
+HPCGNN_INLINE void for_pieces(const AttentionBlock& b, std::int64_t num_lines,
+                              const AttentionTask& task, std::int64_t longest, const Body& body) {
+  for (std::int64_t i = task.first_line; i < num_lines && b.indptr[i] < task.last_edge; ++i) {
+    const bool cut = b.indptr[i] < task.first_edge;
+    const std::int64_t begin = cut ? task.first_edge : b.indptr[i];
+    const std::int64_t end = b.indptr[i + 1] < task.last_edge ? b.indptr[i + 1] : task.last_edge;
+    for (std::int64_t first = begin; first < end; first += longest)
+      body(i, first, end - first < longest ? end - first : longest, cut);
+  }
+}
+
 /// The sums that a task of the backward pass adds to. For each row of the block, `terms` has the
 /// target, lse and delta of the task's heads, `head_step` numbers each, and `dtarget` one of these.
 struct AdditiveSums {

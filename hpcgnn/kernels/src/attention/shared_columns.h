@@ -59,6 +59,22 @@ struct SharedColumns {
     }
   };
 
+  /// Calls body(e, registers) for the columns of each row.
+  template <int kRegs, bool kTail, class Body>
+  HPCGNN_INLINE static void for_rows(const Rows& rows, std::int64_t column, typename V::Mask tail,
+                                     const Body& body) {
+    std::int64_t asking = column == 0 ? rows.first : kNever;
+    for (std::int64_t e = 0; e < rows.count; ++e) {
+      if (e == asking) {
+        rows.foresee(e);
+        asking += rows.step;
+      }
+      Reg row[kRegs];
+      load_columns<V, kRegs, kTail>(rows.row(e) + column, tail, row);
+      body(e, row);
+    }
+  }
+
   /// For kWays heads, out = scale * out + sum over e of weight * row e.
   template <int kWays>
   HPCGNN_INLINE static void add_rows(const Rows& rows, const Batch* weights, const Scalar* scales,
@@ -82,19 +98,12 @@ struct SharedColumns {
       load_columns<V, kRegs, kTail>(out + k * pitch, tail, sums[k]);
       for (Reg& reg : sums[k]) reg = V::mul(V::broadcast(scales[k]), reg);
     }
-    std::int64_t asking = column == 0 ? rows.first : kNever;
-    for (std::int64_t e = 0; e < rows.count; ++e) {
-      if (e == asking) {
-        rows.foresee(e);
-        asking += rows.step;
-      }
-      Reg row[kRegs];
-      load_columns<V, kRegs, kTail>(rows.row(e) + column, tail, row);
+    for_rows<kRegs, kTail>(rows, column, tail, [&](std::int64_t e, const Reg* row) {
       for (int k = 0; k < kWays; ++k) {
         const Reg weight = V::broadcast(weights[k].at[e]);
         for (int r = 0; r < kRegs; ++r) sums[k][r] = V::fma(weight, row[r], sums[k][r]);
       }
-    }
+    });
     for (int k = 0; k < kWays; ++k) store_columns<V, kRegs, kTail>(out + k * pitch, tail, sums[k]);
   }
 
@@ -115,31 +124,14 @@ struct SharedColumns {
     Reg factors[kWays][kRegs];
     for (int k = 0; k < kWays; ++k)
       load_columns<V, kRegs, kTail>(grad + k * pitch, tail, factors[k]);
-    std::int64_t asking = column == 0 ? rows.first : kNever;
-    for (std::int64_t e = 0; e < rows.count; ++e) {
-      if (e == asking) {
-        rows.foresee(e);
-        asking += rows.step;
-      }
-      Reg row[kRegs];
-      load_columns<V, kRegs, kTail>(rows.row(e) + column, tail, row);
+    for_rows<kRegs, kTail>(rows, column, tail, [&](std::int64_t e, const Reg* row) {
       for (int k = 0; k < kWays; ++k) {
         Reg sum = V::mul(factors[k][0], row[0]);
         for (int r = 1; r < kRegs; ++r) sum = V::fma(factors[k][r], row[r], sum);
         const Scalar found = V::sum(sum);
         dots[k].at[e] = column == 0 ? found : dots[k].at[e] + found;
       }
-    }
-  }
-
-  HPCGNN_INLINE static Scalar dot(const Scalar* a, const Scalar* b, std::int64_t width) {
-    Reg sum = V::zero();
-    std::int64_t c = 0;
-    for (; c + V::kLanes <= width; c += V::kLanes)
-      sum = V::fma(V::load(a + c), V::load(b + c), sum);
-    const auto tail = V::mask(static_cast<int>(width - c));
-    if (c < width) sum = V::fma(V::load(a + c, tail), V::load(b + c, tail), sum);
-    return V::sum(sum);
+    });
   }
 
   /// For kWays edges, dx[column] += sum over heads of weight * grad.

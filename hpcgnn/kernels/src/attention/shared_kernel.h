@@ -166,7 +166,7 @@ struct SharedAttention {
       Scalar* const dtarget = at_head(static_cast<Scalar*>(g.dtarget), b, task, i);
       Scalar deltas[kSharingHeads];
       for (std::int64_t h = 0; h < heads; ++h)
-        deltas[h] = Columns::dot(grad + h * pitch, mean + h * pitch, b.head_width);
+        deltas[h] = dot<V>(grad + h * pitch, mean + h * pitch, b.head_width);
       for (std::int64_t first = b.indptr[i]; first < b.indptr[i + 1]; first += longest) {
         const std::int64_t left = b.indptr[i + 1] - first;
         const Edges edges{i, b.indices + first, left < longest ? left : longest};

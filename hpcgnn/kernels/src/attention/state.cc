@@ -17,11 +17,9 @@ constexpr T kNone = -std::numeric_limits<T>::infinity();
 template <class Body>
 void for_heads(const StateShape& shape, int num_threads, const Body& body) {
   const std::int64_t width = std::max<std::int64_t>(1, shape.num_heads * shape.head_width);
-  const std::int64_t chunk = rows_of_chunk(1 << 16, width);
-  const int threads = shape.num_rows * width < kSerialElements ? 1 : resolve_threads(num_threads);
-  parallel_tasks(threads, (shape.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
-    const std::int64_t last = std::min(shape.num_rows, (task + 1) * chunk);
-    for (std::int64_t i = task * chunk; i < last; ++i)
+  const RowChunks chunks(shape.num_rows, width, num_threads, 1 << 16);
+  chunks.run([&](std::int64_t first, std::int64_t last, std::int64_t) {
+    for (std::int64_t i = first; i < last; ++i)
       for (std::int64_t head = 0; head < shape.num_heads; ++head)
         body(i, head, i * shape.num_heads + head);
   });

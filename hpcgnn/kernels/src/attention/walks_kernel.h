@@ -38,16 +38,12 @@ struct EdgeWalks {
   HPCGNN_INLINE static void for_batches(const AttentionBlock& b, std::int64_t num_lines,
                                         const AttentionTask& task, const Body& body) {
     const std::int64_t longest = cached_batch<V, Scalar>(b.head_width);
-    for (std::int64_t i = task.first_line; i < num_lines && b.indptr[i] < task.last_edge; ++i) {
-      const bool cut = b.indptr[i] < task.first_edge;
-      const std::int64_t begin = cut ? task.first_edge : b.indptr[i];
-      const std::int64_t end = b.indptr[i + 1] < task.last_edge ? b.indptr[i + 1] : task.last_edge;
-      for (std::int64_t first = begin; first < end; first += longest) {
-        const std::int64_t count = end - first < longest ? end - first : longest;
-        for (std::int64_t head = task.first_head; head < task.last_head; ++head)
-          body(Span{i, head, first, count, head * b.head_width}, cut);
-      }
-    }
+    const auto with_heads = [&](std::int64_t line, std::int64_t first, std::int64_t count,
+                                bool cut) {
+      for (std::int64_t head = task.first_head; head < task.last_head; ++head)
+        body(Span{line, head, first, count, head * b.head_width}, cut);
+    };
+    for_pieces(b, num_lines, task, longest, with_heads);
   }
 
   HPCGNN_INLINE static Form form_of(const AttentionProblem& p, const Span& s) {

@@ -15,25 +15,12 @@ namespace {
 // Most padding of a panel's columns: tiles have no more rows, and registers no more lanes.
 constexpr std::int64_t kPad = 16;
 
-int threads_of(const ExactRows& a, std::int64_t work) {
-  return work < kSerialElements ? 1 : resolve_threads(a.num_threads);
-}
-
-/// Run `body(first, last)` for chunks of rows.
-template <class Body>
-void for_chunks(const ExactRows& a, std::int64_t width, const Body& body) {
-  const std::int64_t chunk = rows_of_chunk(1 << 15, width);
-  parallel_tasks(
-      threads_of(a, a.num_rows * width), (a.num_rows + chunk - 1) / chunk,
-      [&](std::int64_t task) { body(task * chunk, std::min(a.num_rows, (task + 1) * chunk)); });
-}
-
 /// Run `body(first, last, share)` for equal shares of the rows, each with its own `size` numbers,
 /// initially zeros; then `join(number, of_share)` for the numbers of all shares.
 template <class T, class Body, class Join>
 void for_shares(const ExactRows& a, std::int64_t work, std::int64_t size, const Body& body,
                 const Join& join) {
-  const std::int64_t shares = threads_of(a, work);
+  const std::int64_t shares = work < kSerialElements ? 1 : resolve_threads(a.num_threads);
   std::vector<T> own(static_cast<std::size_t>(shares * size));
   parallel_tasks(static_cast<int>(shares), shares, [&](std::int64_t share) {
     body(a.num_rows * share / shares, a.num_rows * (share + 1) / shares, own.data() + share * size);
@@ -89,20 +76,17 @@ void exact_contract(const ExactContract& a) {
 
 void exact_digits(const ExactDigits& a) {
   const auto kernel = table_of<ExactTable>(a.rows.isa).digits[static_cast<int>(a.rows.storage)];
-  for_chunks(a.rows, a.rows.width,
-             [&](std::int64_t first, std::int64_t last) { kernel(a, first, last); });
+  RowChunks(a.rows.num_rows, a.rows.width, a.rows.num_threads).run(kernel, a);
 }
 
 void exact_join(const ExactJoin& a) {
   const auto kernel = table_of<ExactTable>(a.rows.isa).join[static_cast<int>(a.rows.storage)];
-  for_chunks(a.rows, a.rows.width,
-             [&](std::int64_t first, std::int64_t last) { kernel(a, first, last); });
+  RowChunks(a.rows.num_rows, a.rows.width, a.rows.num_threads).run(kernel, a);
 }
 
 void ordered_product(const OrderedProduct& a) {
   const auto kernel = table_of<ExactTable>(a.rows.isa).product[static_cast<int>(a.rows.storage)];
-  for_chunks(a.rows, a.rows.width + a.width,
-             [&](std::int64_t first, std::int64_t last) { kernel(a, first, last); });
+  RowChunks(a.rows.num_rows, a.rows.width + a.width, a.rows.num_threads).run(kernel, a);
 }
 
 }  // namespace hpcgnn::kernels

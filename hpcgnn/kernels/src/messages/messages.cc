@@ -11,25 +11,6 @@
 namespace hpcgnn::kernels {
 namespace {
 
-/// Rows in chunks that do not depend on the number of threads.
-struct Chunks {
-  std::int64_t num_rows, chunk, count;
-  int threads;
-
-  Chunks(std::int64_t rows, std::int64_t width, int num_threads)
-      : num_rows(rows),
-        chunk(rows_of_chunk(1 << 15, width)),
-        count((rows + chunk - 1) / chunk),
-        threads(rows * width < kSerialElements ? 1 : resolve_threads(num_threads)) {}
-
-  template <class Body>
-  void run(const Body& body) const {
-    parallel_tasks(threads, count, [&](std::int64_t task) {
-      body(task, task * chunk, std::min(num_rows, (task + 1) * chunk));
-    });
-  }
-};
-
 /// Sums of columns: a row of zeros for each chunk to add to; these rows are added to the results.
 class Sums {
  public:
@@ -93,18 +74,17 @@ void scatter(const CombineGradient& a, const std::int32_t* ids, void* out, std::
 
 void combine_rows(const CombineArguments& a) {
   const auto kernel = table_of<MessagesTable>(a.isa).combine[static_cast<int>(a.storage)];
-  Chunks(a.num_rows, a.width, a.num_threads)
-      .run([&](std::int64_t, std::int64_t first, std::int64_t last) { kernel(a, first, last); });
+  RowChunks(a.num_rows, a.width, a.num_threads).run(kernel, a);
 }
 
 void combine_rows_gradient(const CombineGradient& a) {
   const auto kernel = table_of<MessagesTable>(a.isa).combine_gradient[static_cast<int>(a.storage)];
-  const Chunks chunks(a.num_rows, a.width, a.num_threads);
+  const RowChunks chunks(a.num_rows, a.width, a.num_threads);
   // Several threads would add to the same rows.
   const bool scatters = chunks.threads == 1;
   Sums sums(chunks.count, a.width, a.storage, {a.of_bias});
-  chunks.run([&](std::int64_t chunk, std::int64_t first, std::int64_t last) {
-    kernel(a, first, last, scatters, sums.of(chunk));
+  chunks.run([&](std::int64_t first, std::int64_t last, std::int64_t index) {
+    kernel(a, first, last, scatters, sums.of(index));
   });
   sums.add_up();
   if (scatters) return;
@@ -114,18 +94,17 @@ void combine_rows_gradient(const CombineGradient& a) {
 
 void norm_rows(const NormArguments& a) {
   const auto kernel = table_of<MessagesTable>(a.isa).norm[static_cast<int>(a.storage)];
-  Chunks(a.num_rows, a.width, a.num_threads)
-      .run([&](std::int64_t, std::int64_t first, std::int64_t last) { kernel(a, first, last); });
+  RowChunks(a.num_rows, a.width, a.num_threads).run(kernel, a);
 }
 
 void norm_rows_gradient(const NormGradient& a) {
   const NormArguments& norm = a.norm;
   const auto kernel =
       table_of<MessagesTable>(norm.isa).norm_gradient[static_cast<int>(norm.storage)];
-  const Chunks chunks(norm.num_rows, norm.width, norm.num_threads);
+  const RowChunks chunks(norm.num_rows, norm.width, norm.num_threads);
   Sums sums(chunks.count, norm.width, norm.storage, {a.of_bias, a.of_scale, a.of_shift});
-  chunks.run([&](std::int64_t chunk, std::int64_t first, std::int64_t last) {
-    kernel(a, first, last, sums.of(chunk));
+  chunks.run([&](std::int64_t first, std::int64_t last, std::int64_t index) {
+    kernel(a, first, last, sums.of(index));
   });
   sums.add_up();
 }

@@ -27,31 +27,24 @@ void add_up(const std::vector<std::byte>& parts, std::int64_t num_parts, std::in
 
 void finish_rows(const EpilogueArguments& a) {
   const auto kernel = table_of<RowsTable>(a.isa).epilogue.finish[static_cast<int>(a.storage)];
-  const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
-  const std::int64_t chunk = rows_of_chunk(kEpilogueElements, a.width);
-  parallel_tasks(threads, (a.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
-    kernel(a, task * chunk, std::min(a.num_rows, (task + 1) * chunk));
-  });
+  RowChunks(a.num_rows, a.width, a.num_threads, kEpilogueElements).run(kernel, a);
 }
 
 void finish_rows_gradient(const EpilogueGradient& a) {
   const auto kernel = table_of<RowsTable>(a.isa).epilogue.gradient[static_cast<int>(a.storage)];
   const Storage sum_storage = accumulator_of(a.storage);
-  const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
-  const std::int64_t chunk = rows_of_chunk(kEpilogueElements, a.width);
-  const std::int64_t num_chunks = (a.num_rows + chunk - 1) / chunk;
+  const RowChunks chunks(a.num_rows, a.width, a.num_threads, kEpilogueElements);
   const std::int64_t row_bytes = a.width * storage_bytes(sum_storage);
   std::vector<std::byte> parts(
-      a.sums == nullptr ? 0 : static_cast<std::size_t>(num_chunks * row_bytes));
-  parallel_tasks(threads, num_chunks, [&](std::int64_t task) {
-    kernel(a, task * chunk, std::min(a.num_rows, (task + 1) * chunk),
-           a.sums == nullptr ? nullptr : parts.data() + task * row_bytes);
+      a.sums == nullptr ? 0 : static_cast<std::size_t>(chunks.count * row_bytes));
+  chunks.run([&](std::int64_t first, std::int64_t last, std::int64_t index) {
+    kernel(a, first, last, a.sums == nullptr ? nullptr : parts.data() + index * row_bytes);
   });
   if (a.sums == nullptr) return;
   if (sum_storage == Storage::kFloat64)
-    add_up(parts, num_chunks, a.width, static_cast<double*>(a.sums));
+    add_up(parts, chunks.count, a.width, static_cast<double*>(a.sums));
   else
-    add_up(parts, num_chunks, a.width, static_cast<float*>(a.sums));
+    add_up(parts, chunks.count, a.width, static_cast<float*>(a.sums));
 }
 
 }  // namespace hpcgnn::kernels

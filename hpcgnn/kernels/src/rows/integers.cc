@@ -14,11 +14,7 @@ constexpr std::int64_t kTogether = 64;
 
 template <class Kernel, class Arguments>
 void run(Kernel kernel, const Arguments& a) {
-  const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
-  const std::int64_t chunk = rows_of_chunk(1 << 15, a.width);
-  parallel_tasks(threads, (a.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
-    kernel(a, task * chunk, std::min(a.num_rows, (task + 1) * chunk));
-  });
+  RowChunks(a.num_rows, a.width, a.num_threads).run(kernel, a);
 }
 
 }  // namespace

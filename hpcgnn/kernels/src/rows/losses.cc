@@ -1,7 +1,5 @@
 #include "rows/losses.h"
 
-#include <algorithm>
-
 #include "parallel.h"
 #include "rows/rows.h"
 #include "simd/isa.h"
@@ -17,11 +15,7 @@ template <class Table, class Arguments>
 void run(Table RowsTable::* table, const Arguments& a) {
   const auto& t = a.targets;
   const auto kernel = (table_of<RowsTable>(t.isa).*table).loss[static_cast<int>(t.storage)];
-  const int threads = t.num_rows * t.width < kSerialLosses ? 1 : resolve_threads(t.num_threads);
-  const std::int64_t chunk = rows_of_chunk(1 << 15, t.width);
-  parallel_tasks(threads, (t.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
-    kernel(a, task * chunk, std::min(t.num_rows, (task + 1) * chunk));
-  });
+  RowChunks(t.num_rows, t.width, t.num_threads, 1 << 15, kSerialLosses).run(kernel, a);
 }
 
 }  // namespace

@@ -101,12 +101,9 @@ bool rows_supports(Storage source, Storage out) {
 void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
                  std::int64_t row_bytes, void* out, int num_threads) {
   if (row_bytes == 0) return;
-  const std::int64_t total = num_rows * row_bytes;
-  const int threads = total < kSerialBytes ? 1 : resolve_threads(num_threads);
-  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
-  parallel_tasks(threads, (num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
-    gather_chunk(static_cast<const char*>(x), rows, task * chunk,
-                 std::min(num_rows, (task + 1) * chunk), num_rows, row_bytes,
+  const RowChunks chunks(num_rows, row_bytes, num_threads, kChunkBytes, kSerialBytes);
+  chunks.run([&](std::int64_t first, std::int64_t last, std::int64_t) {
+    gather_chunk(static_cast<const char*>(x), rows, first, last, num_rows, row_bytes,
                  static_cast<char*>(out));
   });
 }
@@ -163,12 +160,8 @@ void convert_rows(const RowsArguments& a) {
           .convert[static_cast<int>(a.source_storage)][static_cast<int>(a.out_storage)];
   const std::int64_t row_bytes =
       std::max<std::int64_t>(1, a.width * storage_bytes(a.source_storage));
-  const int threads = a.num_rows * row_bytes < kSerialBytes ? 1 : resolve_threads(a.num_threads);
-  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
-  const RowsProblem problem = problem_of(a);
-  parallel_tasks(threads, (a.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
-    kernel(problem, task * chunk, std::min(a.num_rows, (task + 1) * chunk));
-  });
+  RowChunks(a.num_rows, row_bytes, a.num_threads, kChunkBytes, kSerialBytes)
+      .run(kernel, problem_of(a));
 }
 
 void scatter_add_rows(const RowsArguments& a) {
