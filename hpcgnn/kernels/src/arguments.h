@@ -97,11 +97,11 @@ T take(nb::handle value, const char* name) {
 
 /// Call a function with the results of `take` for the values.
 template <class R, class... Args, std::size_t... I>
-nb::object call(R (*run)(Args...), const nb::handle* values, const char* const* names,
+nb::object call(R (*run)(Args...), const nb::handle* values, const std::string* names,
                 std::index_sequence<I...>) {
   // Braces evaluate in order, so an error names the first wrong argument.
   std::tuple<std::remove_cvref_t<Args>...> taken{
-      take<std::remove_cvref_t<Args>>(values[I], names[I])...};
+      take<std::remove_cvref_t<Args>>(values[I], names[I].c_str())...};
   if constexpr (std::is_void_v<R>) {
     std::apply(run, taken);
     return nb::none();
@@ -110,25 +110,50 @@ nb::object call(R (*run)(Args...), const nb::handle* values, const char* const* 
   }
 }
 
+/// The names of N arguments in ``def function(name: type, ...) -> type``.
+template <std::size_t N>
+std::array<std::string, N> names_in(const std::string& signature) {
+  std::array<std::string, N> names;
+  std::size_t colon = 0;
+  for (std::string& name : names) {
+    colon = signature.find(':', colon + 1);
+    const std::size_t first = signature.find_last_of("( ", colon) + 1;
+    name = signature.substr(first, colon - first);
+  }
+  return names;
+}
+
+/// The name of the function in such a signature.
+inline std::string name_in(const std::string& signature) {
+  return signature.substr(4, signature.find('(') - 4);
+}
+
 /// Bind a function, given the names of its arguments in Python.
 template <class R, class... Args, class... Extra>
 void define(nb::module_& m, const char* function, R (*run)(Args...),
-            std::array<const char*, sizeof...(Args)> names, const Extra&... extra) {
+            std::array<std::string, sizeof...(Args)> names, const Extra&... extra) {
   constexpr auto kAll = std::index_sequence_for<Args...>();
   const auto bind = [&]<std::size_t... I>(std::index_sequence<I...>) {
     const auto body = [run, names](std::conditional_t<true, nb::handle, Args>... values) {
       const nb::handle all[] = {values...};
       return call(run, all, names.data(), kAll);
     };
-    m.def(function, body, nb::arg(names[I]).none()..., extra...);
+    m.def(function, body, nb::arg(names[I].c_str()).none()..., extra...);
   };
   bind(kAll);
+}
+
+/// Bind a function, given its signature in Python.
+template <class R, class... Args>
+void define(nb::module_& m, R (*run)(Args...), const char* signature) {
+  define(m, name_in(signature).c_str(), run, names_in<sizeof...(Args)>(signature),
+         nb::sig(signature));
 }
 
 /// Bind a function for float32 and one for float64, chosen by the dtype of argument `which`.
 template <class R, class... Args, class W, class... Wide, class... Extra>
 void define_by_dtype(nb::module_& m, const char* function, R (*single)(Args...), W (*wide)(Wide...),
-                     std::array<const char*, sizeof...(Args)> names, std::size_t which,
+                     std::array<std::string, sizeof...(Args)> names, std::size_t which,
                      const Extra&... extra) {
   constexpr auto kAll = std::index_sequence_for<Args...>();
   const auto bind = [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -138,12 +163,20 @@ void define_by_dtype(nb::module_& m, const char* function, R (*single)(Args...),
       const bool is_array = nb::try_cast(all[which], chosen, false);
       const bool is_wide = is_array && chosen.dtype() == nb::dtype<double>();
       if (is_array && !is_wide && chosen.dtype() != nb::dtype<float>())
-        refuse_dtype(all[which], names[which], "float32 or float64");
+        refuse_dtype(all[which], names[which].c_str(), "float32 or float64");
       return is_wide ? call(wide, all, names.data(), kAll) : call(single, all, names.data(), kAll);
     };
-    m.def(function, body, nb::arg(names[I]).none()..., extra...);
+    m.def(function, body, nb::arg(names[I].c_str()).none()..., extra...);
   };
   bind(kAll);
+}
+
+/// Bind these, given their signature in Python.
+template <class R, class... Args, class W, class... Wide>
+void define_by_dtype(nb::module_& m, R (*single)(Args...), W (*wide)(Wide...), std::size_t which,
+                     const char* signature) {
+  define_by_dtype(m, name_in(signature).c_str(), single, wide, names_in<sizeof...(Args)>(signature),
+                  which, nb::sig(signature));
 }
 
 }  // namespace hpcgnn::kernels

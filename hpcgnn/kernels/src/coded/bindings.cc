@@ -37,12 +37,12 @@ void bind_coded(nb::module_& m) {
   nb::class_<CodedColumns>(m, "CodedColumns", "Columns of a matrix as gaps; see `code_columns`.")
       .def("__len__", &CodedColumns::size)
       .def_prop_ro("nbytes", &CodedColumns::bytes, "Bytes of memory.");
-  define(m, "code_columns", &py_code_columns, {"indptr", "indices", "threads"},
-         nb::sig("def code_columns(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
-                 "threads: int) -> CodedColumns"));
-  define(m, "decode_columns", &py_decode_columns, {"coded", "indptr", "out", "isa"},
-         nb::sig("def decode_columns(coded: CodedColumns, indptr: NDArray[numpy.int64], "
-                 "out: NDArray[numpy.int32], isa: str) -> None"));
+  define(m, &py_code_columns,
+         "def code_columns(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+         "threads: int) -> CodedColumns");
+  define(m, &py_decode_columns,
+         "def decode_columns(coded: CodedColumns, indptr: NDArray[numpy.int64], "
+         "out: NDArray[numpy.int32], isa: str) -> None");
 }
 
 }  // namespace hpcgnn::kernels

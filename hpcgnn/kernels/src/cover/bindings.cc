@@ -62,12 +62,11 @@ std::tuple<Mask, Mask, Counts, Counts, Counts> py_vertex_cover(const Offsets& in
 }  // namespace
 
 void bind_cover(nb::module_& m) {
-  define(m, "vertex_cover", &py_vertex_cover,
-         {"indptr", "columns", "column_starts", "limit", "threads"},
-         nb::sig("def vertex_cover(indptr: NDArray[numpy.int64], columns: NDArray[numpy.int32], "
-                 "column_starts: NDArray[numpy.int64], limit: int, threads: int) -> "
-                 "tuple[NDArray[numpy.bool_], NDArray[numpy.bool_], NDArray[numpy.int64], "
-                 "NDArray[numpy.int64], NDArray[numpy.int64]]"));
+  define(m, &py_vertex_cover,
+         "def vertex_cover(indptr: NDArray[numpy.int64], columns: NDArray[numpy.int32], "
+         "column_starts: NDArray[numpy.int64], limit: int, threads: int) "
+         "-> tuple[NDArray[numpy.bool_], NDArray[numpy.bool_], NDArray[numpy.int64], "
+         "NDArray[numpy.int64], NDArray[numpy.int64]]");
 }
 
 }  // namespace hpcgnn::kernels

@@ -118,34 +118,27 @@ void py_ordered_product(const AnyMatrix& x, const AnyMatrix& matrix, OutMatrix& 
 }  // namespace
 
 void bind_exact(nb::module_& m) {
-  define(m, "column_largest", &py_column_largest, {"x", "factors", "largest", "threads", "isa"},
-         nb::sig("def column_largest(x: NDArray[typing.Any], "
-                 "factors: NDArray[numpy.float64] | None, largest: NDArray[numpy.float64], "
-                 "threads: int, isa: str) -> None"));
-  define(m, "exact_total", &py_exact_total, {"x", "scale", "sums", "threads", "isa"},
-         nb::sig("def exact_total(x: NDArray[typing.Any], scale: NDArray[numpy.float64], "
-                 "sums: NDArray[numpy.int64], threads: int, isa: str) -> None"));
-  define(m, "exact_contract", &py_exact_contract,
-         {"left", "right", "left_scale", "right_scale", "digits", "sums", "threads", "isa"},
-         nb::sig("def exact_contract(left: NDArray[typing.Any], right: NDArray[typing.Any], "
-                 "left_scale: NDArray[numpy.float64], right_scale: NDArray[numpy.float64], "
-                 "digits: int, sums: NDArray[numpy.int64], threads: int, isa: str) -> None"));
-  define(m, "exact_digits", &py_exact_digits,
-         {"x", "factors", "scale", "bits", "digits", "out", "threads", "isa"},
-         nb::sig("def exact_digits(x: NDArray[typing.Any], "
-                 "factors: NDArray[numpy.float64] | None, scale: NDArray[numpy.float64], "
-                 "bits: int, digits: int, out: NDArray[numpy.int32], threads: int, isa: str) "
-                 "-> None"));
-  define(m, "exact_join", &py_exact_join,
-         {"sums", "factors", "units", "bits", "digits", "out", "threads", "isa"},
-         nb::sig("def exact_join(sums: NDArray[numpy.float64], "
-                 "factors: NDArray[numpy.float64] | None, units: NDArray[numpy.float64], "
-                 "bits: int, digits: int, out: NDArray[typing.Any], threads: int, isa: str) "
-                 "-> None"));
-  define(m, "ordered_product", &py_ordered_product,
-         {"x", "matrix", "out", "accumulate", "threads", "isa"},
-         nb::sig("def ordered_product(x: NDArray[typing.Any], matrix: NDArray[typing.Any], "
-                 "out: NDArray[typing.Any], accumulate: bool, threads: int, isa: str) -> None"));
+  define(m, &py_column_largest,
+         "def column_largest(x: NDArray[typing.Any], factors: NDArray[numpy.float64] | None, "
+         "largest: NDArray[numpy.float64], threads: int, isa: str) -> None");
+  define(m, &py_exact_total,
+         "def exact_total(x: NDArray[typing.Any], scale: NDArray[numpy.float64], "
+         "sums: NDArray[numpy.int64], threads: int, isa: str) -> None");
+  define(m, &py_exact_contract,
+         "def exact_contract(left: NDArray[typing.Any], right: NDArray[typing.Any], "
+         "left_scale: NDArray[numpy.float64], right_scale: NDArray[numpy.float64], digits: int, "
+         "sums: NDArray[numpy.int64], threads: int, isa: str) -> None");
+  define(m, &py_exact_digits,
+         "def exact_digits(x: NDArray[typing.Any], factors: NDArray[numpy.float64] | None, "
+         "scale: NDArray[numpy.float64], bits: int, digits: int, out: NDArray[numpy.int32], "
+         "threads: int, isa: str) -> None");
+  define(m, &py_exact_join,
+         "def exact_join(sums: NDArray[numpy.float64], factors: NDArray[numpy.float64] | None, "
+         "units: NDArray[numpy.float64], bits: int, digits: int, out: NDArray[typing.Any], "
+         "threads: int, isa: str) -> None");
+  define(m, &py_ordered_product,
+         "def ordered_product(x: NDArray[typing.Any], matrix: NDArray[typing.Any], "
+         "out: NDArray[typing.Any], accumulate: bool, threads: int, isa: str) -> None");
 }
 
 }  // namespace hpcgnn::kernels

@@ -155,39 +155,28 @@ void py_norm_rows_gradient(const AnyMatrix& rows, std::optional<AnyVector> bias,
 }  // namespace
 
 void bind_messages(nb::module_& m) {
-  define(m, "combine_rows", &py_combine_rows,
-         {"rows", "targets", "target_ids", "sources", "source_ids", "bias", "activation", "out",
-          "threads", "isa"},
-         nb::sig("def combine_rows(rows: NDArray[typing.Any], "
-                 "targets: NDArray[typing.Any] | None, target_ids: NDArray[numpy.int32] | None, "
-                 "sources: NDArray[typing.Any] | None, source_ids: NDArray[numpy.int32] | None, "
-                 "bias: NDArray[typing.Any] | None, activation: str, out: NDArray[typing.Any], "
-                 "threads: int, isa: str) -> None"));
-  define(m, "combine_rows_gradient", &py_combine_rows_gradient,
-         {"gradient", "result", "activation", "out", "of_targets", "target_ids", "of_sources",
-          "source_ids", "of_bias", "threads", "isa"},
-         nb::sig("def combine_rows_gradient(gradient: NDArray[typing.Any], "
-                 "result: NDArray[typing.Any] | None, activation: str, out: NDArray[typing.Any], "
-                 "of_targets: NDArray[typing.Any] | None, "
-                 "target_ids: NDArray[numpy.int32] | None, "
-                 "of_sources: NDArray[typing.Any] | None, "
-                 "source_ids: NDArray[numpy.int32] | None, of_bias: NDArray[typing.Any] | None, "
-                 "threads: int, isa: str) -> None"));
-  define(m, "norm_rows", &py_norm_rows,
-         {"rows", "bias", "scale", "shift", "eps", "residual", "out", "threads", "isa"},
-         nb::sig("def norm_rows(rows: NDArray[typing.Any], bias: NDArray[typing.Any] | None, "
-                 "scale: NDArray[typing.Any] | None, shift: NDArray[typing.Any] | None, "
-                 "eps: float, residual: NDArray[typing.Any] | None, out: NDArray[typing.Any], "
-                 "threads: int, isa: str) -> None"));
-  define(m, "norm_rows_gradient", &py_norm_rows_gradient,
-         {"rows", "bias", "scale", "shift", "eps", "gradient", "out", "of_bias", "of_scale",
-          "of_shift", "threads", "isa"},
-         nb::sig("def norm_rows_gradient(rows: NDArray[typing.Any], "
-                 "bias: NDArray[typing.Any] | None, scale: NDArray[typing.Any] | None, "
-                 "shift: NDArray[typing.Any] | None, eps: float, gradient: NDArray[typing.Any], "
-                 "out: NDArray[typing.Any], of_bias: NDArray[typing.Any] | None, "
-                 "of_scale: NDArray[typing.Any] | None, of_shift: NDArray[typing.Any] | None, "
-                 "threads: int, isa: str) -> None"));
+  define(m, &py_combine_rows,
+         "def combine_rows(rows: NDArray[typing.Any], targets: NDArray[typing.Any] | None, "
+         "target_ids: NDArray[numpy.int32] | None, sources: NDArray[typing.Any] | None, "
+         "source_ids: NDArray[numpy.int32] | None, bias: NDArray[typing.Any] | None, "
+         "activation: str, out: NDArray[typing.Any], threads: int, isa: str) -> None");
+  define(m, &py_combine_rows_gradient,
+         "def combine_rows_gradient(gradient: NDArray[typing.Any], "
+         "result: NDArray[typing.Any] | None, activation: str, out: NDArray[typing.Any], "
+         "of_targets: NDArray[typing.Any] | None, target_ids: NDArray[numpy.int32] | None, "
+         "of_sources: NDArray[typing.Any] | None, source_ids: NDArray[numpy.int32] | None, "
+         "of_bias: NDArray[typing.Any] | None, threads: int, isa: str) -> None");
+  define(m, &py_norm_rows,
+         "def norm_rows(rows: NDArray[typing.Any], bias: NDArray[typing.Any] | None, "
+         "scale: NDArray[typing.Any] | None, shift: NDArray[typing.Any] | None, eps: float, "
+         "residual: NDArray[typing.Any] | None, out: NDArray[typing.Any], threads: int, "
+         "isa: str) -> None");
+  define(m, &py_norm_rows_gradient,
+         "def norm_rows_gradient(rows: NDArray[typing.Any], bias: NDArray[typing.Any] | None, "
+         "scale: NDArray[typing.Any] | None, shift: NDArray[typing.Any] | None, eps: float, "
+         "gradient: NDArray[typing.Any], out: NDArray[typing.Any], "
+         "of_bias: NDArray[typing.Any] | None, of_scale: NDArray[typing.Any] | None, "
+         "of_shift: NDArray[typing.Any] | None, threads: int, isa: str) -> None");
 }
 
 }  // namespace hpcgnn::kernels

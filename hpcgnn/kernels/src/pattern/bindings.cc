@@ -147,40 +147,36 @@ void py_renumber(const Vector<const T>& names, const Indices& numbers,
 }  // namespace
 
 void bind_pattern(nb::module_& m) {
-  define(m, "validate_csr", &py_validate_csr, {"indptr", "indices", "num_columns", "sorted"},
-         nb::sig("def validate_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
-                 "num_columns: int, sorted: bool) -> None"));
-  define(m, "distinct32", &py_distinct<std::int32_t>, {"values", "limit"},
-         nb::sig("def distinct32(values: NDArray[numpy.int32], limit: int) -> "
-                 "NDArray[numpy.int32]"));
-  define(m, "distinct64", &py_distinct<std::int64_t>, {"values", "limit"},
-         nb::sig("def distinct64(values: NDArray[numpy.int64], limit: int) -> "
-                 "NDArray[numpy.int64]"));
-  define(m, "renumber32", &py_renumber<std::int32_t>, {"names", "numbers", "values", "out"},
-         nb::sig("def renumber32(names: NDArray[numpy.int32], numbers: NDArray[numpy.int32], "
-                 "values: NDArray[numpy.int32], out: NDArray[numpy.int32]) -> None"));
-  define(m, "renumber64", &py_renumber<std::int64_t>, {"names", "numbers", "values", "out"},
-         nb::sig("def renumber64(names: NDArray[numpy.int64], numbers: NDArray[numpy.int32], "
-                 "values: NDArray[numpy.int64], out: NDArray[numpy.int32]) -> None"));
+  define(m, &py_validate_csr,
+         "def validate_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+         "num_columns: int, sorted: bool) -> None");
+  define(m, &py_distinct<std::int32_t>,
+         "def distinct32(values: NDArray[numpy.int32], limit: int) -> NDArray[numpy.int32]");
+  define(m, &py_distinct<std::int64_t>,
+         "def distinct64(values: NDArray[numpy.int64], limit: int) -> NDArray[numpy.int64]");
+  define(m, &py_renumber<std::int32_t>,
+         "def renumber32(names: NDArray[numpy.int32], numbers: NDArray[numpy.int32], "
+         "values: NDArray[numpy.int32], out: NDArray[numpy.int32]) -> None");
+  define(m, &py_renumber<std::int64_t>,
+         "def renumber64(names: NDArray[numpy.int64], numbers: NDArray[numpy.int32], "
+         "values: NDArray[numpy.int64], out: NDArray[numpy.int32]) -> None");
   define_by_dtype(
-      m, "transpose_csr", &py_transpose_csr<float>, &py_transpose_csr<double>,
-      {"indptr", "indices", "values", "num_columns", "with_source", "threads"}, 2,
-      nb::sig("def transpose_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
-              "values: NDArray[typing.Any] | None, num_columns: int, with_source: bool, "
-              "threads: int) -> tuple[NDArray[numpy.int64], NDArray[numpy.int32], "
-              "NDArray[typing.Any] | None, NDArray[numpy.int64] | None]"));
-  define_by_dtype(m, "transpose_values_symmetric", &py_transpose_values_symmetric<float>,
-                  &py_transpose_values_symmetric<double>, {"indptr", "indices", "values", "out"}, 2,
-                  nb::sig("def transpose_values_symmetric(indptr: NDArray[numpy.int64], "
-                          "indices: NDArray[numpy.int32], values: NDArray[typing.Any], "
-                          "out: NDArray[typing.Any]) -> None"));
+      m, &py_transpose_csr<float>, &py_transpose_csr<double>, 2,
+      "def transpose_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+      "values: NDArray[typing.Any] | None, num_columns: int, with_source: bool, threads: int) "
+      "-> tuple[NDArray[numpy.int64], NDArray[numpy.int32], NDArray[typing.Any] | None, "
+      "NDArray[numpy.int64] | None]");
   define_by_dtype(
-      m, "select_csr", &py_select_csr<float>, &py_select_csr<double>,
-      {"indptr", "indices", "values", "columns", "rows", "entries"}, 2,
-      nb::sig("def select_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
-              "values: NDArray[typing.Any] | None, columns: NDArray[numpy.int32], "
-              "rows: NDArray[numpy.bool_] | None, entries: NDArray[numpy.bool_] | None) -> "
-              "tuple[NDArray[numpy.int64], NDArray[numpy.int32], NDArray[typing.Any] | None]"));
+      m, &py_transpose_values_symmetric<float>, &py_transpose_values_symmetric<double>, 2,
+      "def transpose_values_symmetric(indptr: NDArray[numpy.int64], "
+      "indices: NDArray[numpy.int32], values: NDArray[typing.Any], out: NDArray[typing.Any]) "
+      "-> None");
+  define_by_dtype(
+      m, &py_select_csr<float>, &py_select_csr<double>, 2,
+      "def select_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+      "values: NDArray[typing.Any] | None, columns: NDArray[numpy.int32], "
+      "rows: NDArray[numpy.bool_] | None, entries: NDArray[numpy.bool_] | None) "
+      "-> tuple[NDArray[numpy.int64], NDArray[numpy.int32], NDArray[typing.Any] | None]");
 }
 
 }  // namespace hpcgnn::kernels

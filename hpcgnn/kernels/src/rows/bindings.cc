@@ -333,64 +333,48 @@ void py_sigmoid_loss(const AnyMatrix& logits, const AnyMatrix& targets, OutVecto
 }  // namespace
 
 void bind_rows(nb::module_& m) {
-  define(m, "gather_rows", &py_gather_rows, {"x", "rows", "out", "threads", "half", "isa"},
-         nb::sig("def gather_rows(x: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, "
-                 "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
-  define(m, "scatter_add_rows", &py_scatter_add_rows,
-         {"src", "rows", "out", "threads", "half", "isa"},
-         nb::sig("def scatter_add_rows(src: NDArray[typing.Any], rows: NDArray[numpy.int32], "
-                 "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
-  define(m, "row_dots", &py_row_dots, {"queries", "x", "rows", "out", "threads", "isa"},
-         nb::sig("def row_dots(queries: NDArray[typing.Any], x: NDArray[typing.Any], "
-                 "rows: NDArray[numpy.int32], out: NDArray[typing.Any], threads: int, isa: str) "
-                 "-> None"));
-  define(m, "integers", &py_integers, {"x", "out", "scales", "by_column", "threads", "half", "isa"},
-         nb::sig("def integers(x: NDArray[typing.Any], out: NDArray[numpy.int8], "
-                 "scales: NDArray[numpy.float32], by_column: bool, threads: int, half: str, "
-                 "isa: str) -> None"));
-  define(m, "scale_sums", &py_scale_sums,
-         {"sums", "row_scales", "column_scales", "bias", "out", "accumulate", "threads", "half",
-          "isa"},
-         nb::sig("def scale_sums(sums: NDArray[numpy.int32], row_scales: NDArray[numpy.float32], "
-                 "column_scales: NDArray[numpy.float32], bias: NDArray[numpy.float32] | None, "
-                 "out: NDArray[typing.Any], accumulate: bool, threads: int, half: str, isa: str) "
-                 "-> None"));
-  define(m, "transpose_rows", &py_transpose_rows, {"x", "out", "threads"},
-         nb::sig("def transpose_rows(x: NDArray[typing.Any], out: NDArray[typing.Any], "
-                 "threads: int) -> None"));
-  define(m, "finish_rows", &py_finish_rows,
-         {"x", "bias", "row_ids", "key", "p", "rectify", "out", "threads", "half", "isa"},
-         nb::sig("def finish_rows(x: NDArray[typing.Any], bias: NDArray[typing.Any] | None, "
-                 "row_ids: NDArray[numpy.int64] | None, key: int, p: float, rectify: bool, "
-                 "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
-  define(m, "finish_rows_gradient", &py_finish_rows_gradient,
-         {"gradient", "result", "scale", "out", "sums", "threads", "half", "isa"},
-         nb::sig("def finish_rows_gradient(gradient: NDArray[typing.Any], "
-                 "result: NDArray[typing.Any] | None, scale: float, "
-                 "out: NDArray[typing.Any] | None, sums: NDArray[typing.Any] | None, threads: int, "
-                 "half: str, isa: str) -> None"));
-  define(m, "quantise_rows", &py_quantise_rows,
-         {"x", "row_ids", "key", "bits", "packed", "threads", "isa"},
-         nb::sig("def quantise_rows(x: NDArray[typing.Any], row_ids: NDArray[numpy.int64], "
-                 "key: int, bits: int, packed: NDArray[numpy.uint8], threads: int, isa: str) "
-                 "-> None"));
-  define(m, "sigmoid_loss", &py_sigmoid_loss,
-         {"logits", "targets", "losses", "factors", "scale", "gradient", "threads", "isa"},
-         nb::sig("def sigmoid_loss(logits: NDArray[typing.Any], targets: NDArray[typing.Any], "
-                 "losses: NDArray[typing.Any], factors: NDArray[typing.Any] | None, scale: float, "
-                 "gradient: NDArray[typing.Any] | None, threads: int, isa: str) -> None"));
-  define(
-      m, "softmax_loss", &py_softmax_loss,
-      {"logits", "labels", "smoothing", "losses", "factors", "scale", "gradient", "threads", "isa"},
-      nb::sig("def softmax_loss(logits: NDArray[typing.Any], labels: NDArray[numpy.int64], "
-              "smoothing: float, losses: NDArray[typing.Any], "
-              "factors: NDArray[typing.Any] | None, scale: float, "
-              "gradient: NDArray[typing.Any] | None, threads: int, isa: str) -> None"));
-  define(m, "dequantise_rows", &py_dequantise_rows,
-         {"packed", "row_ids", "key", "bits", "out", "threads", "isa"},
-         nb::sig("def dequantise_rows(packed: NDArray[numpy.uint8], row_ids: NDArray[numpy.int64], "
-                 "key: int, bits: int, out: NDArray[typing.Any], threads: int, isa: str) "
-                 "-> None"));
+  define(m, &py_gather_rows,
+         "def gather_rows(x: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, "
+         "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None");
+  define(m, &py_scatter_add_rows,
+         "def scatter_add_rows(src: NDArray[typing.Any], rows: NDArray[numpy.int32], "
+         "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None");
+  define(m, &py_row_dots,
+         "def row_dots(queries: NDArray[typing.Any], x: NDArray[typing.Any], "
+         "rows: NDArray[numpy.int32], out: NDArray[typing.Any], threads: int, isa: str) -> None");
+  define(m, &py_integers,
+         "def integers(x: NDArray[typing.Any], out: NDArray[numpy.int8], "
+         "scales: NDArray[numpy.float32], by_column: bool, threads: int, half: str, isa: str) "
+         "-> None");
+  define(m, &py_scale_sums,
+         "def scale_sums(sums: NDArray[numpy.int32], row_scales: NDArray[numpy.float32], "
+         "column_scales: NDArray[numpy.float32], bias: NDArray[numpy.float32] | None, "
+         "out: NDArray[typing.Any], accumulate: bool, threads: int, half: str, isa: str) -> None");
+  define(m, &py_transpose_rows,
+         "def transpose_rows(x: NDArray[typing.Any], out: NDArray[typing.Any], threads: int) "
+         "-> None");
+  define(m, &py_finish_rows,
+         "def finish_rows(x: NDArray[typing.Any], bias: NDArray[typing.Any] | None, "
+         "row_ids: NDArray[numpy.int64] | None, key: int, p: float, rectify: bool, "
+         "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None");
+  define(m, &py_finish_rows_gradient,
+         "def finish_rows_gradient(gradient: NDArray[typing.Any], "
+         "result: NDArray[typing.Any] | None, scale: float, out: NDArray[typing.Any] | None, "
+         "sums: NDArray[typing.Any] | None, threads: int, half: str, isa: str) -> None");
+  define(m, &py_quantise_rows,
+         "def quantise_rows(x: NDArray[typing.Any], row_ids: NDArray[numpy.int64], key: int, "
+         "bits: int, packed: NDArray[numpy.uint8], threads: int, isa: str) -> None");
+  define(m, &py_sigmoid_loss,
+         "def sigmoid_loss(logits: NDArray[typing.Any], targets: NDArray[typing.Any], "
+         "losses: NDArray[typing.Any], factors: NDArray[typing.Any] | None, scale: float, "
+         "gradient: NDArray[typing.Any] | None, threads: int, isa: str) -> None");
+  define(m, &py_softmax_loss,
+         "def softmax_loss(logits: NDArray[typing.Any], labels: NDArray[numpy.int64], "
+         "smoothing: float, losses: NDArray[typing.Any], factors: NDArray[typing.Any] | None, "
+         "scale: float, gradient: NDArray[typing.Any] | None, threads: int, isa: str) -> None");
+  define(m, &py_dequantise_rows,
+         "def dequantise_rows(packed: NDArray[numpy.uint8], row_ids: NDArray[numpy.int64], "
+         "key: int, bits: int, out: NDArray[typing.Any], threads: int, isa: str) -> None");
 }
 
 }  // namespace hpcgnn::kernels

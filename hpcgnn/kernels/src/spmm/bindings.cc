@@ -106,22 +106,17 @@ void py_spmm_transpose(const Offsets& indptr, const Indices& indices, const Opti
 }  // namespace
 
 void bind_sparse(nb::module_& m) {
-  define(m, "spmm", &py_spmm,
-         {"indptr", "indices", "coded", "values", "row_factors", "column_factors", "x", "out",
-          "rows", "accumulate", "mean", "threads", "half", "isa"},
-         nb::sig("def spmm(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32] | None, "
-                 "coded: CodedColumns | None, values: NDArray[typing.Any] | None, row_factors: "
-                 "NDArray[typing.Any] | None, "
-                 "column_factors: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
-                 "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
-                 "mean: bool, threads: int, half: str, isa: str) -> None"));
-  define(m, "spmm_transpose", &py_spmm_transpose,
-         {"indptr", "indices", "values", "x", "out", "rows", "accumulate", "mean", "threads",
-          "half", "isa"},
-         nb::sig("def spmm_transpose(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
-                 "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
-                 "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
-                 "mean: bool, threads: int, half: str, isa: str) -> None"));
+  define(m, &py_spmm,
+         "def spmm(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32] | None, "
+         "coded: CodedColumns | None, values: NDArray[typing.Any] | None, "
+         "row_factors: NDArray[typing.Any] | None, column_factors: NDArray[typing.Any] | None, "
+         "x: NDArray[typing.Any], out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, "
+         "accumulate: bool, mean: bool, threads: int, half: str, isa: str) -> None");
+  define(m, &py_spmm_transpose,
+         "def spmm_transpose(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+         "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], out: NDArray[typing.Any], "
+         "rows: NDArray[numpy.int32] | None, accumulate: bool, mean: bool, threads: int, "
+         "half: str, isa: str) -> None");
 }
 
 }  // namespace hpcgnn::kernels
