@@ -57,8 +57,8 @@ def load_graph(
     Raises `CollectiveInputError` if the store cannot be read, or does not fit the configuration or
     the number of ranks.
     """
-    grid, config, trace = context.grid, context.config, context.trace
-    with trace.span("read.open"), agree(grid.world):
+    grid, config = context.grid, context.config
+    with context.trace.span("read.open"), agree(grid.world):
         FeatureStorage(config.graph.features_dir).check()
         store = GraphStore.open(config.graph.store, grid.world)
     with loading(lean=config.exchange.saves_memory), store:
@@ -66,18 +66,27 @@ def load_graph(
         nodes = stored.nodes(features=False)
         labelled = reading.label(stored, nodes)
         operators = _operators(stored, nodes, labelled, with_rows=with_rows)
-        num_edges = operators.details["local_edges"]
-        facts = find_facts(stored, nodes, labelled, operators.aggregations, num_edges)
-        if not restricted_aggregations(config, shape_for(config, facts)):
-            operators.products.forget_matrices()
         if not with_adjacency:
             operators = replace(operators, adjacency=None)
-        # Features come last, since making operators needs much memory.
-        nodes = with_structure(stored, stored.nodes())
-        with trace.span("read.checksums"):
-            check_rows_read(grid.layer, store)
-        with trace.span("read.features"):
-            features = make_inputs(grid, config, facts, nodes, context.scales)
+        return _with_features(stored, labelled, operators, nodes)
+
+
+@collective
+def _with_features(
+    stored: StoredRows, labelled: Labelled, operators: "_Operators", nodes: NodeBlock
+) -> LocalGraph:
+    context = stored.context
+    grid, config, trace = context.grid, context.config, context.trace
+    num_edges = operators.details["local_edges"]
+    facts = find_facts(stored, nodes, labelled, operators.aggregations, num_edges)
+    if not restricted_aggregations(config, shape_for(config, facts)):
+        operators.products.forget_matrices()
+    # Features come last, since making operators needs much memory.
+    nodes = with_structure(stored, stored.nodes())
+    with trace.span("read.checksums"):
+        check_rows_read(grid.layer, stored.store)
+    with trace.span("read.features"):
+        features = make_inputs(grid, config, facts, nodes, context.scales)
     return LocalGraph(
         grid=grid,
         row_map=stored.row_map,
