@@ -130,6 +130,7 @@ CASES = {
     f"{TRAIN} model.name=nonesuch": "model.name = 'nonesuch': choose one of MODULE:CLASS, appnp",
     f"{TRAIN} model.norm=batchnorm": "model.norm = 'batchnorm': did you mean 'batch'?",
     f"{TRAIN} exchange.groups=2": "exchange.groups = 2 does not work with train.task = 'full'",
+    f"{TRAIN} exchange.groups=2 exchange.replication=2": "its groups have no copies of block rows",
     f"{TRAIN} exchange.groups=2 train.task=fields": "a step has 1 samples; raise fields.batch",
     f"{TRAIN} train.optimizer=Adam": "train.optimizer = 'Adam': did you mean 'adam'?",
     f"{TRAIN} train.device=gpu": "train.device = 'gpu': did you mean 'cuda'?",

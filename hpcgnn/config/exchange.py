@@ -68,7 +68,10 @@ class ExchangeConfig:
         traits=needs(
             Trait.FIELDS,
             Trait.GROUP_STATISTICS,
-            lacks={Trait.EQUAL_BITS: "sums over groups round in their order"},
+            lacks={
+                Trait.EQUAL_BITS: "sums over groups round in their order",
+                Trait.REPLICAS: "its groups have no copies of block rows",
+            },
         ),
     )
     schedule: str = option(
@@ -118,5 +121,3 @@ class ExchangeConfig:
         remedy = 'choose true, false or "backward"'
         require(valid, "exchange.active_sets", self.active_sets, remedy)
         make_wire(self.wire)
-        remedy = "set exchange.replication = 1: groups have no copies of block rows"
-        require(self.groups == 1 or self.replication == 1, "exchange.groups", self.groups, remedy)
