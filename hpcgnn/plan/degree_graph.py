@@ -208,7 +208,7 @@ class DegreeSurvey(Survey):
 
     def _expected(self, ranks: Ranks) -> Traffic:
         blocks, method = ranks.num_blocks, find_method(ranks.exchange.method)
-        fetched, pushed = _Counts(blocks, 5), _Counts(blocks, 6)
+        fetched, pushed = _PairCounts(blocks, 5), _PairCounts(blocks, 6)
         if method.received is None:
             fetched.fill(lambda _: self._columns)
         elif method.cover is all_columns:
@@ -385,7 +385,7 @@ def _totals(needs: _PerReader, blocks: int) -> tuple[FloatArray, FloatArray]:
     return np.concatenate(of_readers), np.sum(of_owners, axis=0)
 
 
-class _Counts:
+class _PairCounts:
     """Integers for all pairs of block rows, in the smallest sufficient dtype; initially zeros."""
 
     def __init__(self, blocks: int, stream: int) -> None:

@@ -31,7 +31,7 @@ _ADMITTED = (
 _KINDS = "a Data, a HeteroData, one of these as a dict, or a list of Data"
 
 
-class _StandIn:
+class _Instance:
     """Holds the state of an instance of a graph class in the file."""
 
     def __setstate__(self, state: Any) -> None:
@@ -63,7 +63,7 @@ def _load(path: Path) -> Any:
         with zipfile.ZipFile(path) as members:
             if any(member.compress_type for member in members.infolist()):
                 raise InputError(f"{path}: is compressed; save it again with torch.save")
-        admitted = [(type(name, (_StandIn,), {}), name) for name in _ADMITTED]
+        admitted = [(type(name, (_Instance,), {}), name) for name in _ADMITTED]
         with torch.serialization.safe_globals(admitted):
             value = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -87,7 +87,7 @@ def _graph(path: Path, value: Any) -> Any:
     if isinstance(value, tuple) and len(value) in (2, 3) and value[1] is None:
         # A processed data set with one graph, which has no slices.
         value = value[0]
-    if isinstance(value, _StandIn):
+    if isinstance(value, _Instance):
         state = vars(value)
         parts = {
             key: _fields(part)
@@ -114,7 +114,7 @@ def _graph(path: Path, value: Any) -> Any:
 
 
 def _fields(storage: Any) -> Any:
-    return vars(storage).get("_mapping") if isinstance(storage, _StandIn) else None
+    return vars(storage).get("_mapping") if isinstance(storage, _Instance) else None
 
 
 def _namespace(path: Path, fields: Mapping[str, Any]) -> SimpleNamespace:

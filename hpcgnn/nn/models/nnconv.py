@@ -16,7 +16,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
 
 
-class _Messages(EdgeModule):
+class _MatrixMessages(EdgeModule):
     """``x_j W(e_ij)`` with the matrix ``W(e) = V relu(U e + a) + c``."""
 
     def __init__(self, in_width: int, inner: int, out_width: int, num_edge_features: int) -> None:
@@ -34,7 +34,7 @@ class NNConvLayer(nn.Module):
 
     def __init__(self, in_width: int, out_width: int, inner: int, num_edge_features: int) -> None:
         super().__init__()
-        self.messages = _Messages(in_width, inner, out_width, num_edge_features)
+        self.messages = _MatrixMessages(in_width, inner, out_width, num_edge_features)
         self.own = Linear(in_width, out_width)
 
     @collective

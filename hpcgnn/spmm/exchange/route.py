@@ -137,7 +137,7 @@ class Route:
         return transfers
 
 
-class _Part(NamedTuple):
+class _PackedRange(NamedTuple):
     """A column range of rows, unpacked and packed; see `Wire.packing`."""
 
     columns: ColumnRange
@@ -191,12 +191,12 @@ def unpack_rows(
         part.unpack(ids, senders)
 
 
-def _parts(parts: Parts, rows: Array, packed: Array) -> Iterator[_Part]:
+def _parts(parts: Parts, rows: Array, packed: Array) -> Iterator[_PackedRange]:
     """Yield the column ranges of rows and of packed rows."""
     first = start = 0
     for columns, size, bits in parts:
         stop, end = first + columns.width, start + size
-        yield _Part(columns, bits, rows[:, first:stop], packed[:, start:end])
+        yield _PackedRange(columns, bits, rows[:, first:stop], packed[:, start:end])
         first, start = stop, end
 
 

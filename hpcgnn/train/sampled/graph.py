@@ -112,7 +112,7 @@ def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _NodeRows:
+class _NodeInputs:
     """N nodes, and the features of the edges that are aggregated over.
 
     `node_ids` (N,) int64 are original ids, features are on the CPU, and `trained` (N,) bool marks
@@ -130,7 +130,7 @@ class _NodeRows:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class HomeRows(_NodeRows):
+class HomeRows(_NodeInputs):
     """The rows of this rank's block, from which graphs to sample are made.
 
     The model aggregates over `edges`, with self loops if it uses them. Samplers walk `walked`, the
@@ -145,7 +145,7 @@ class HomeRows(_NodeRows):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SampledGraph(_NodeRows):
+class SampledGraph(_NodeInputs):
     """Nodes and edges to sample from: the whole graph, or a part and its halo.
 
     The model aggregates over `edges`, with self loops if it uses them, and `weights` (E,), None for
