@@ -23,7 +23,6 @@ from typing_extensions import override
 
 from hpcgnn import kernels
 from hpcgnn.autograd.epilogue import apply_epilogue
-from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.plain import Arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum
@@ -57,31 +56,20 @@ class ExactArithmetic(Arithmetic):
         self._grid = grid
         self._trace = trace if trace is not None else TraceRecorder.off()
 
-    def product(self, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return ``rows matrix``; each number is summed in the order of the columns."""
-        if out is None:
-            out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
-        _multiply(rows, matrix, out, accumulate=False)
-        return out
-
     @override
-    def affine(
-        self,
-        rows: Tensor,
-        matrix: Tensor,
-        bias: Tensor | None = None,
-        *,
-        dtype: torch.dtype | None = None,
+    def _multiply(
+        self, rows: Tensor, matrix: Tensor, out: Tensor, bias: Tensor | None, *, accumulate: bool
     ) -> Tensor:
         # There are no rows of 16 bits.
-        assert dtype in {None, rows.dtype}
-        out = self.product(rows, matrix)
+        assert out.dtype == rows.dtype
+        if isinstance(rows, SparseFeatures):
+            rows.write_product(matrix, out, accumulate=accumulate)
+        else:
+            # BLAS libraries guarantee no order of summation.
+            factors = rows.contiguous().numpy(), matrix.contiguous().numpy()
+            kernels.ordered_product(*factors, out.numpy(), accumulate=accumulate)
         apply_epilogue(out, bias, None)
         return out
-
-    @override
-    def add_product(self, total: Tensor, rows: Tensor, matrix: Tensor) -> None:
-        _multiply(rows, matrix, total, accumulate=True)
 
     @collective
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
@@ -323,15 +311,6 @@ def _count(sums: Tensor, limbs: Tensor, rows: Tensor) -> None:
     upper = integers >> _LIMB
     for limb, part in zip(limbs, (upper, integers.sub_(upper << _LIMB)), strict=True):
         limb.index_add_(0, rows, part)
-
-
-def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) -> None:
-    if isinstance(rows, SparseFeatures):
-        rows.write_product(matrix, out, accumulate=accumulate)
-        return
-    # BLAS libraries guarantee no order of summation.
-    factors = rows.contiguous().numpy(), matrix.contiguous().numpy()
-    kernels.ordered_product(*factors, out.numpy(), accumulate=accumulate)
 
 
 def _multiply_each(rows: Tensor, matrices: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from hpcgnn import kernels
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.numerics.mixed import empty_rows
 from hpcgnn.autograd.numerics.plain import Arithmetic
 from hpcgnn.errors import InputError
 
@@ -50,34 +49,11 @@ class IntegerArithmetic(Arithmetic):
         self._rounds = rounds
 
     @override
-    def product(self, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
-        if not self._is_rounded(rows, matrix):
-            return super().product(rows, matrix, out)
-        if out is None:
-            out = empty_rows(rows, (len(rows), matrix.shape[1]), None)
-        return _multiply(rows, matrix, out)
-
-    @override
-    def add_product(self, total: Tensor, rows: Tensor, matrix: Tensor) -> None:
-        if self._is_rounded(rows, matrix):
-            _multiply(rows, matrix, total, accumulate=True)
-        else:
-            super().add_product(total, rows, matrix)
-
-    @override
-    def affine(
-        self,
-        rows: Tensor,
-        matrix: Tensor,
-        bias: Tensor | None = None,
-        *,
-        dtype: torch.dtype | None = None,
+    def _multiply(
+        self, rows: Tensor, matrix: Tensor, out: Tensor, bias: Tensor | None, *, accumulate: bool
     ) -> Tensor:
-        if not self._is_rounded(rows, matrix):
-            return super().affine(rows, matrix, bias, dtype=dtype)
-        return _multiply(
-            rows, matrix, empty_rows(rows, (len(rows), matrix.shape[1]), dtype), bias=bias
-        )
+        product = _multiply if self._is_rounded(rows, matrix) else super()._multiply
+        return product(rows, matrix, out, bias, accumulate=accumulate)
 
     @override
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
@@ -109,12 +85,7 @@ class IntegerArithmetic(Arithmetic):
 
 
 def _multiply(
-    rows: Tensor,
-    matrix: Tensor,
-    out: Tensor,
-    *,
-    bias: Tensor | None = None,
-    accumulate: bool = False,
+    rows: Tensor, matrix: Tensor, out: Tensor, bias: Tensor | None, *, accumulate: bool
 ) -> Tensor:
     count, step = len(rows), min(len(rows), _CHUNK_ROWS * torch.get_num_threads())
     table, result = memory_of(rows).array(rows), memory_of(out).array(out)

@@ -57,11 +57,11 @@ class Arithmetic:
         """Return ``rows matrix``, in `out` or in reused memory; without history."""
         if out is None:
             out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
-        return multiply(rows, matrix, out)
+        return self._multiply(rows, matrix, out, None, accumulate=False)
 
     def add_product(self, total: Tensor, rows: Tensor, matrix: Tensor) -> None:
         """Add ``rows matrix`` to `total`."""
-        add_multiplied(total, rows, matrix)
+        self._multiply(rows, matrix, total, None, accumulate=True)
 
     def affine(
         self,
@@ -73,7 +73,15 @@ class Arithmetic:
     ) -> Tensor:
         """Return ``rows matrix + bias`` in `dtype`, that of the rows if None; without history."""
         out = empty_rows(rows, (len(rows), matrix.shape[1]), dtype)
-        return multiply(rows, matrix, out, bias)
+        return self._multiply(rows, matrix, out, bias, accumulate=False)
+
+    def _multiply(
+        self, rows: Tensor, matrix: Tensor, out: Tensor, bias: Tensor | None, *, accumulate: bool
+    ) -> Tensor:
+        if not accumulate:
+            return multiply(rows, matrix, out, bias)
+        add_multiplied(out, rows, matrix)
+        return out
 
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ``leftᵀ right``, a sum over rows, in the dtype of weights; without history."""
