@@ -69,9 +69,7 @@ def edge_inputs(
     table = EdgeTable(np.empty((ends.shape[1], 0), np.float32))
     matrix = DistCSR.from_rows(row_map, indptr, ends[0], table.numbers)
     exchange = make_exchange("aware", grid, matrix, trace, carrier=carrier)
-    return EdgeInputs(
-        MessageOperator(grid, matrix, exchange, trace, table, states_again=case.again)
-    )
+    return EdgeInputs(MessageOperator(matrix, exchange, table, states_again=case.again))
 
 
 def plain_block(layer: Processor, width: int) -> nn.Module:

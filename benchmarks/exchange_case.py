@@ -115,7 +115,7 @@ class Case:
         self.exchange, self.wire = exchange, wire
         self.counter = Counter(grid)
         self._exchange = make_exchange(exchange, grid, pattern, self.counter, wire)
-        self._product = DistributedSpMM(grid, matrix, self._exchange, self.counter)
+        self._product = DistributedSpMM(matrix, self._exchange)
         self._seconds: dict[str, list[float]] = {"forward": [], "adjoint": []}
 
     def run(self, x: Array, y: Array) -> None:

@@ -14,14 +14,12 @@ from hpcgnn.attention.fetch_and_push import FetchedValues, PushedStates, node_id
 from hpcgnn.attention.operator import Softmax, WholePattern
 from hpcgnn.attention.scores import AttentionInput, BackwardWalk, ScoredRows
 from hpcgnn.attention.softmax import AttentionState
-from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels import Gradients, SoftmaxGradient
 from hpcgnn.sparse import DistCSR, EdgeFeatures, LocalCSR, LocalMatrix
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange, RemotePart
 from hpcgnn.spmm.wire import ROWS
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 
@@ -36,15 +34,13 @@ class DistributedAttention(DistributedSpMM):
     @collective
     def __init__(
         self,
-        grid: ProcessGrid,
         matrix: DistCSR,
         exchange: Exchange,
-        trace: TraceRecorder,
         row_ids: GlobalIndices,
         column_ids: GlobalIndices,
         edges: EdgeFeatures | None = None,
     ) -> None:
-        super().__init__(grid, matrix, exchange, trace)
+        super().__init__(matrix, exchange)
         self._edges = edges
         # Blocks with the numbers of their edges, from which edges get other features.
         self._numbered: tuple[LocalMatrix | None, RemotePart | None]
@@ -57,12 +53,12 @@ class DistributedAttention(DistributedSpMM):
         if self._fetched is not None:
             ghost_ids = node_ids(self._fetched, column_ids)
             self._values = FetchedValues(
-                self._fetched, self._row_ids, ghost_ids, trace, grid.run_position
+                self._fetched, self._row_ids, ghost_ids, self.trace, self.run_position
             )
         if self._pushed is not None:
             target_ids = node_ids(self._pushed, row_ids)
             self._states = PushedStates(
-                self._pushed, target_ids, self._column_ids, trace, grid.run_position
+                self._pushed, target_ids, self._column_ids, self.trace, self.run_position
             )
 
     @collective

@@ -131,29 +131,24 @@ class Operators:
         if aggregation.attends:
             # Rows mapped by relations are not pushed.
             pushes = not aggregation.maps_relations
-            return self._attention(scaled, exchange, (row_ids, column_ids), pushes=pushes)
+            return self._attention(scaled, exchange, row_ids, column_ids, pushes=pushes)
         if aggregation.passes_messages:
             assert self.table is not None
-            common = scaled, exchange, self.trace, self.table
-            return self._messages(self.grid, *common, states_again=self.config.states_again)
+            again = self.config.states_again
+            return self._messages(scaled, exchange, self.table, states_again=again)
         product = self._product(scaled, exchange)
         return Transposed(product) if aggregation.is_reversed else product
 
     @collective
     def _attention(
-        self,
-        pattern: DistCSR,
-        exchange: Exchange,
-        ids: tuple[GlobalIndices, GlobalIndices],
-        *,
-        pushes: bool,
+        self, pattern: DistCSR, exchange: Exchange, *ids: GlobalIndices, pushes: bool
     ) -> AggregationOperator:
-        return DistributedAttention(self.grid, pattern, exchange, self.trace, *ids, self.edges)
+        return DistributedAttention(pattern, exchange, ids[0], ids[1], self.edges)
 
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
         coded = self.config.saves_memory
-        return DistributedSpMM(self.grid, scaled, exchange, self.trace, coded=coded)
+        return DistributedSpMM(scaled, exchange, coded=coded)
 
 
 class ExactOperators(Operators):
@@ -176,12 +171,7 @@ class ExactOperators(Operators):
 
     @collective
     def _attention(
-        self,
-        pattern: DistCSR,
-        exchange: Exchange,
-        ids: tuple[GlobalIndices, GlobalIndices],
-        *,
-        pushes: bool,
+        self, pattern: DistCSR, exchange: Exchange, *ids: GlobalIndices, pushes: bool
     ) -> AggregationOperator:
         # Replicas do the same work; rows travel unchanged and in one stage.
         grid = self.grid.unreplicated()
@@ -212,7 +202,7 @@ class ExactOperators(Operators):
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
         assert isinstance(scaled, IntegerCSR)
-        return ExactProduct(self.grid, scaled, exchange, self.trace)
+        return ExactProduct(scaled, exchange)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -234,7 +224,7 @@ class OrderedOperators(ExactOperators):
     @collective
     @override
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
-        product = DistributedSpMM(self.grid, scaled, exchange, self.trace)
+        product = DistributedSpMM(scaled, exchange)
         # Sizes over all ranks decide the order of a layer's products, so that all use the same.
         counts = torch.tensor([*scaled.shape, scaled.nnz], dtype=torch.float64)
         self.arithmetic.sum_over_ranks(counts)

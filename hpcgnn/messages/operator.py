@@ -15,14 +15,13 @@ from functools import cached_property
 
 import numpy as np
 
-from hpcgnn.comm import Communicator, ProcessGrid
+from hpcgnn.comm import Communicator
 from hpcgnn.messages.remote_rows import RemoteRows
 from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix
 from hpcgnn.sparse.device import DeviceCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 
@@ -69,21 +68,14 @@ class MessageOperator(DistributedSpMM):
 
     @collective
     def __init__(
-        self,
-        grid: ProcessGrid,
-        matrix: DistCSR,
-        exchange: Exchange,
-        trace: TraceRecorder,
-        table: EdgeTable,
-        *,
-        states_again: bool = False,
+        self, matrix: DistCSR, exchange: Exchange, table: EdgeTable, *, states_again: bool = False
     ) -> None:
         self.states_again = states_again
-        super().__init__(grid, matrix, exchange, trace)
+        super().__init__(matrix, exchange)
         fetched, own = self._fetched, self._diagonal
         assert fetched is not None
         self._columns = matrix.row_map.start, matrix.column_nodes
-        self.sources = RemoteRows(fetched, self.run_position, trace)
+        self.sources = RemoteRows(fetched, self.run_position, self.trace)
         blocks = [_expanded(block, table) for block in (own, *fetched.blocks)]
         ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
         same = fetched.push_blocks is fetched.blocks

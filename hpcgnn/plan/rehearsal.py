@@ -150,7 +150,7 @@ class RehearsedExact(RehearsedOperators, ExactOperators):
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
         assert isinstance(scaled, IntegerCSR)
         largest = self.share.largest.get(self._key_of(scaled))
-        return ExactProduct(self.grid, scaled, exchange, self.trace, largest)
+        return ExactProduct(scaled, exchange, largest)
 
 
 class RehearsedEdges(EdgeFeatures):

@@ -158,7 +158,7 @@ def share_of_rows(
     matrix = DistCSR.from_rows(rows, indptr, pattern.columns, table.numbers)
     trace = TraceRecorder.off()
     exchange = make_exchange("aware", grid, matrix, trace)
-    return EdgeShare.of_types(MessageOperator(grid, matrix, exchange, trace, table), types, kinds)
+    return EdgeShare.of_types(MessageOperator(matrix, exchange, table), types, kinds)
 
 
 def _cut(data: Any, whole: Any, out: Any, name: str, numbers: torch.Tensor) -> None:

@@ -138,15 +138,14 @@ class ExactProduct:
     @collective
     def __init__(
         self,
-        grid: ProcessGrid,
         matrix: IntegerCSR,
         exchange: Exchange,
-        trace: TraceRecorder,
         largest: tuple[float, float] | None = None,
     ) -> None:
+        grid, trace = exchange.grid, exchange.trace
         # `largest` are the largest row sum and column sum over all ranks, if known already.
         self._factors, self.trace, self.run_position = matrix.factors, trace, grid.run_position
-        self._integers = integers = DistributedSpMM(grid, matrix, exchange, trace)
+        self._integers = integers = DistributedSpMM(matrix, exchange)
         # The order of a layer's products must not depend on the distribution.
         self.size = replace(integers.size, num_moved=0, chooses_columns=False)
         rows, columns = integers.shape
@@ -154,7 +153,7 @@ class ExactProduct:
         # of magnitudes.
         terms, magnitudes = integers, matrix.magnitudes(grid)
         if magnitudes is not matrix:
-            terms = DistributedSpMM(grid, magnitudes, exchange, trace)
+            terms = DistributedSpMM(magnitudes, exchange)
         with grid.run_position.counting():
             by_row = terms.apply(np.ones((columns, 1), np.int32))
             by_column = terms.apply_transpose(np.ones((rows, 1), np.int32))

@@ -14,13 +14,12 @@ from functools import cached_property
 
 import numpy as np
 
-from hpcgnn.comm import ProcessGrid, Volume
+from hpcgnn.comm import Volume
 from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.sparse import MAIN, DistCSR, LocalMatrix, turned
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.remote import Exchange, RemotePart
 from hpcgnn.spmm.wire import ROWS
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 
 
@@ -45,17 +44,10 @@ class DistributedSpMM:
     """
 
     @collective
-    def __init__(
-        self,
-        grid: ProcessGrid,
-        matrix: DistCSR,
-        exchange: Exchange,
-        trace: TraceRecorder,
-        *,
-        coded: bool = False,
-    ) -> None:
-        self.trace = trace
-        self.grid, self._exchange, self.run_position = grid, exchange, grid.run_position
+    def __init__(self, matrix: DistCSR, exchange: Exchange, *, coded: bool = False) -> None:
+        grid = exchange.grid
+        self.grid, self.trace, self.run_position = grid, exchange.trace, grid.run_position
+        self._exchange = exchange
         # One replica multiplies the own columns; the sum over replicas adds them for the others.
         self._carrier, self.memory = exchange.carrier, exchange.carrier.memory
         self.size = self._sized(matrix, exchange, coded=coded)

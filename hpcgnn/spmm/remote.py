@@ -145,8 +145,9 @@ class Exchange:
         make_ghosts: GhostFactory,
         make_sum: SumFactory = ReplicaSum,
     ) -> None:
-        grid, self.carrier, self._peers = channel.grid, channel.carrier, channel.peers
-        self.run_position = grid.run_position
+        self.grid, self.trace = channel.grid, channel.trace
+        self.carrier, self._peers = channel.carrier, channel.peers
+        grid, self.run_position = channel.grid, channel.grid.run_position
         # The split depends on the pattern alone, so all scalings of one adjacency share it.
         self._split = CoverSplit.of(pattern, cover, grid.replication, grid.replica)
         nodes, positions = pattern.ghosts[self._split.used], pattern.column_positions()

@@ -29,7 +29,7 @@ def test_each_call_has_the_relations_of_its_own_bounds(comm: MPI.Intracomm) -> N
 
         def make() -> DistributedAttention:
             exchange = make_exchange("aware", grid, part, trace)
-            return DistributedAttention(grid, part, exchange, trace, ids, ids)
+            return DistributedAttention(part, exchange, ids, ids)
 
         bounds = (0, len(ids) // 2, len(ids))
         kept = make()

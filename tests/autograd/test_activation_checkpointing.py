@@ -117,7 +117,7 @@ def test_gradients_of_states_take_the_place_of_the_last(
         indptr = np.arange(side + 1) * 3
         matrix = DistCSR.from_rows(row_map, indptr, sources.ravel() % side, table.numbers)
         exchange = make_exchange("aware", grid, matrix, trace)
-        edges = EdgeInputs(MessageOperator(grid, matrix, exchange, trace, table))
+        edges = EdgeInputs(MessageOperator(matrix, exchange, table))
         layers = nn.ModuleList(
             EdgePerceptron(
                 EdgeLinear(width, width, width, width),

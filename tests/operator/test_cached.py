@@ -22,7 +22,7 @@ def test_a_product_is_computed_once(comm: MPI.Intracomm) -> None:
         row_map = RowMap(uneven_starts(44, comm.size, 2), comm.rank)
         mine = slice(row_map.start, row_map.stop)
         part = block_row(matrix, row_map)
-        operator = DistributedSpMM(grid, part, make_exchange("joint", grid, part, trace), trace)
+        operator = DistributedSpMM(part, make_exchange("joint", grid, part, trace))
         for each, dense in ((operator, matrix), (Transposed(operator), matrix.T)):
             x = full[mine].copy()
             kept = CachedProduct(each, x)
@@ -43,7 +43,7 @@ def test_a_cached_product_comes_first() -> None:
     with ProcessGrid(MPI.COMM_SELF) as grid:
         part = block_row(ugly_matrix(20, 1), RowMap(np.array([0, 20], np.int64), 0))
         trace = TraceRecorder.off()
-        operator = DistributedSpMM(grid, part, make_exchange("aware", grid, part, trace), trace)
+        operator = DistributedSpMM(part, make_exchange("aware", grid, part, trace))
         kept = CachedProduct(operator, np.ones((20, 50)))
     orders = [
         choose_order(each.size, 50, 2, needs_input_gradient=False) for each in (operator, kept)

@@ -65,7 +65,7 @@ def test_restricted_product_gives_the_same_rows(
         plan = CommPlan.from_ghosts(grid, row_map, whole.ghosts)
         part = restrict(whole, plan, rows[mine], columns[mine])
         mover = make_exchange(exchange, grid, part, trace)
-        operator = DistributedSpMM(grid, part, mover, trace)
+        operator = DistributedSpMM(part, mover)
         assert operator.size.num_entries == np.count_nonzero(dense[rows][:, columns])
         forward = operator.apply(np.ascontiguousarray(x[mine][columns[mine]]))
         reverse = operator.apply_transpose(np.ascontiguousarray(y[mine][rows[mine]]))
@@ -90,7 +90,7 @@ def test_active_rows_are_bit_equal_and_move_less(comm: MPI.Intracomm) -> None:
         results = []
         for pattern, rows in ((whole, x), (part, x[inputs])):
             mover = make_exchange("aware", grid, pattern, trace)
-            operator = DistributedSpMM(grid, pattern, mover, trace)
+            operator = DistributedSpMM(pattern, mover)
             results.append((operator.apply(np.ascontiguousarray(rows)), operator.size))
         (full, full_size), (active, active_size) = results
         np.testing.assert_array_equal(active, full[outputs])

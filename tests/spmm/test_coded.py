@@ -26,9 +26,7 @@ def test_equal_bits(comm: MPI.Intracomm, exchange: str, schedule: Schedule) -> N
     with ProcessGrid(comm) as grid:
         for pattern in (part, part.with_values(None, None)):
             mover = make_exchange(exchange, grid, pattern, OFF, schedule=schedule)
-            plain, coded = (
-                DistributedSpMM(grid, pattern, mover, OFF, coded=coded) for coded in (False, True)
-            )
+            plain, coded = (DistributedSpMM(pattern, mover, coded=coded) for coded in (False, True))
             for rows in (mine, (mine.view(np.uint32) >> 16).astype(np.uint16)):
                 assert np.array_equal(coded.apply(rows), plain.apply(rows))
                 assert np.array_equal(coded.apply_transpose(rows), plain.apply_transpose(rows))

@@ -64,7 +64,7 @@ def test_equal_bits_and_serial_product(
             wire, carrier = Wire(integers=True), Carrier(grid)
             channel = Channel(grid, wire, schedule, carrier, trace, Peers(grid))
             mover = exchange_by(exchange, channel, integers)
-            operator = ExactProduct(grid, IntegerCSR.of(integers, factors), mover, trace)
+            operator = ExactProduct(IntegerCSR.of(integers, factors), mover)
             own = np.ascontiguousarray(x[mine])
             found = operator.apply(own), operator.apply_transpose(own)
             return [np.concatenate(grid.layer.allgather(each)) for each in found]

@@ -36,7 +36,7 @@ def product(
     row_map = RowMap(uneven_starts(matrix.shape[0], grid.num_blocks, seed), grid.block)
     part = block_row(matrix, row_map, dtype)
     mover = make_exchange(exchange, grid, part, TraceRecorder.off(), wire)
-    return row_map, DistributedSpMM(grid, part, mover, TraceRecorder.off())
+    return row_map, DistributedSpMM(part, mover)
 
 
 def check(
@@ -187,7 +187,7 @@ def test_short_messages_of_both_halves_are_one(
             row_map = RowMap(uneven_starts(90, comm.size, 4), comm.rank)
             part = block_row(matrix, row_map, np.float32)
             mover = make_exchange(exchange, grid, part, trace, wire)
-            operator = DistributedSpMM(grid, part, mover, trace)
+            operator = DistributedSpMM(part, mover)
             x = np.random.default_rng(3).random((90, width), np.float32)
             mine = np.ascontiguousarray(x[row_map.start : row_map.stop])
             found.append((operator.apply(mine), operator.apply_transpose(mine)))
@@ -212,7 +212,7 @@ def test_trace_counts_what_the_plan_says(comm: MPI.Intracomm, exchange: str) -> 
         part = block_row(matrix, row_map)
         trace = TraceRecorder.open(None, comm.rank, {})
         mover = make_exchange(exchange, grid, part, trace)
-        operator = DistributedSpMM(grid, part, mover, trace)
+        operator = DistributedSpMM(part, mover)
         x = np.ones((row_map.num_local, 6))
         operator.apply(x)
         operator.apply_transpose(x)
@@ -245,7 +245,7 @@ def test_one_block_moves_nothing() -> None:
     trace, matrix = TraceRecorder.unattached(), ugly_matrix(60, 5)
     with ProcessGrid(MPI.COMM_SELF) as grid:
         part = block_row(matrix, RowMap(np.array([0, 60]), 0), np.float64)
-        operator = DistributedSpMM(grid, part, make_exchange("joint", grid, part, trace), trace)
+        operator = DistributedSpMM(part, make_exchange("joint", grid, part, trace))
         operator.apply(np.ones((60, 3)))
         operator.apply_transpose(np.ones((60, 3)))
     assert set(trace.totals()) == {"interior.forward", "interior.reverse"}

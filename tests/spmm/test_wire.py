@@ -44,7 +44,7 @@ def operator(
     how = Schedule(sequential=True, prefetch=1) if schedule == "sequential" else RESIDENT
     ids = names()[mine]
     channel = Channel(grid, make_wire(wire), how, Carrier(grid), trace, Peers(grid), ids)
-    return mine, DistributedSpMM(grid, part, exchange_by(method, channel, part), trace)
+    return mine, DistributedSpMM(part, exchange_by(method, channel, part))
 
 
 def rounded(x: Array, bits: int, product: int) -> Array:

@@ -117,7 +117,7 @@ class Problem:
         moved = make_exchange(exchange, grid, part, trace, wire, schedule, carrier(grid))
         memory = moved.carrier.memory
         ids = self.ids[mine]
-        operator = DistributedAttention(grid, part, moved, trace, ids, ids, edges)
+        operator = DistributedAttention(part, moved, ids, ids, edges)
         scores = self.scores(memory.put(self.weights))
         inputs = memory.put(self.values[mine]), memory.put(self.targets[mine])
         gradient = memory.put(self.gradient[mine])

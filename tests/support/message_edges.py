@@ -67,7 +67,7 @@ def local_inputs(
     found = EdgeTable.of_pattern(row_map, pattern, edges)
     matrix = DistCSR.from_rows(row_map, pattern.indptr, pattern.columns, found.numbers)
     made = make_exchange(exchange, grid, matrix, trace, wire, schedule)
-    whole = MessageOperator(grid, matrix, made, trace, found)
+    whole = MessageOperator(matrix, made, found)
     places = whole.features[:, -1].astype(np.int64)
     bare = EdgeTable(found.features[:, :-1].copy(), found.starts)
-    return EdgeInputs(MessageOperator(grid, matrix, made, trace, bare)), rows, places
+    return EdgeInputs(MessageOperator(matrix, made, bare)), rows, places

@@ -44,7 +44,7 @@ def test_every_order_has_the_right_gradients(
         row_map = RowMap(uneven_starts(44, comm.size, 2), comm.rank)
         mine = slice(row_map.start, row_map.stop)
         part = block_row(matrix, row_map)
-        operator = DistributedSpMM(grid, part, make_exchange("joint", grid, part, trace), trace)
+        operator = DistributedSpMM(part, make_exchange("joint", grid, part, trace))
         x, others = (each.detach()[mine].clone() for each in (full, other))
         x.requires_grad_(needs_input)
         others.requires_grad_()
@@ -103,7 +103,7 @@ def test_logits_of_16_bit_rows_are_float32(
         row_map = RowMap(uneven_starts(44, comm.size, 2), comm.rank)
         mine = slice(row_map.start, row_map.stop)
         part = block_row(matrix, row_map, np.float32)
-        operator = DistributedSpMM(grid, part, make_exchange("joint", grid, part, trace), trace)
+        operator = DistributedSpMM(part, make_exchange("joint", grid, part, trace))
         x = full.detach()[mine].bfloat16().requires_grad_()
         copies = [each.detach().float().requires_grad_() for each in known[1:]]
         roots = [(x, copies[1])] if own else []
@@ -135,7 +135,7 @@ def test_what_needs_no_rows_of_others_is_done_while_they_travel(
     with ProcessGrid(comm) as grid, TraceRecorder.open(path, comm.rank, {}) as trace:
         row_map = RowMap(uneven_starts(44, comm.size, 2), comm.rank)
         part = block_row(ugly_matrix(44, 83), row_map)
-        operator = DistributedSpMM(grid, part, make_exchange(exchange, grid, part, trace), trace)
+        operator = DistributedSpMM(part, make_exchange(exchange, grid, part, trace))
         x = torch.ones(row_map.num_local, 3, dtype=torch.float64).requires_grad_()
         weights = [torch.ones(40, 3, dtype=torch.float64).requires_grad_() for _ in range(3)]
         both = [operator, Transposed(operator)]
@@ -168,7 +168,7 @@ def test_the_trace_names_the_order() -> None:
     trace = TraceRecorder.unattached()
     with ProcessGrid(MPI.COMM_SELF) as grid:
         part = block_row(ugly_matrix(20, 1), RowMap(np.array([0, 20], np.int64), 0))
-        operator = DistributedSpMM(grid, part, make_exchange("aware", grid, part, trace), trace)
+        operator = DistributedSpMM(part, make_exchange("aware", grid, part, trace))
         x, weight = torch.ones(20, 50, dtype=torch.float64), torch.ones(2, 50).double()
         graph_linear([operator], x, [weight])
     assert trace.totals()["dense.project"]["count"] == 1
@@ -195,7 +195,7 @@ def test_a_first_layer_in_pieces(
     (expected.relu() * mixing.double()).sum().backward()
     with ProcessGrid(MPI.COMM_SELF) as grid:
         part = block_row(matrix, RowMap(np.array([0, 44]), 0), np.float32)
-        operator = DistributedSpMM(grid, part, make_exchange("aware", grid, part, trace), trace)
+        operator = DistributedSpMM(part, make_exchange("aware", grid, part, trace))
         for each in (*weights, bias):
             each.requires_grad_()
         result = graph_linear(

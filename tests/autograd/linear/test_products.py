@@ -35,7 +35,7 @@ def _gradients(
         part = block_row(matrix, row_map, np.float32)
         schedule = Schedule(sequential=True)
         exchange = make_exchange("aware", grid, part, trace, schedule=schedule)
-        operator = DistributedSpMM(grid, part, exchange, trace)
+        operator = DistributedSpMM(part, exchange)
         x, epilogue = features[mine].to(dtype), Epilogue(np.arange(44)[mine])
         hidden = graph_linear(
             [operator], x, weights[:1], own=[(x, weights[1])], bias=weights[2], epilogue=epilogue

@@ -40,7 +40,7 @@ def test_products_and_rows_between_hosts(
         trace = TraceRecorder.off()
         schedule = RESIDENT if depth is None else Schedule(sequential=True, prefetch=depth)
         mover = make_exchange(method, grid, part, trace, wire, schedule)
-        operator = DistributedSpMM(grid, part, mover, trace)
+        operator = DistributedSpMM(part, mover)
         mine = slice(row_map.start, row_map.stop)
         # Twice, with another width: shared memory is reused and replaced.
         for width in (3, 8, 3):

@@ -39,7 +39,7 @@ def make_operator(
 ) -> DistributedSpMM:
     trace = trace or TraceRecorder.off()
     mover = make_exchange(exchange, grid, pattern, trace, wire, schedule)
-    return DistributedSpMM(grid, pattern, mover, trace)
+    return DistributedSpMM(pattern, mover)
 
 
 def rows_of(grid: ProcessGrid, num_nodes: int, seed: int) -> RowMap:

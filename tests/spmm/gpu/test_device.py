@@ -42,7 +42,7 @@ def make_operator(
 ) -> DistributedSpMM:
     carrier = Carrier(grid, DeviceMemory(), StagedTransport())
     mover = make_exchange(exchange, grid, part, trace, wire, schedule, carrier)
-    return DistributedSpMM(grid, part, mover, trace)
+    return DistributedSpMM(part, mover)
 
 
 def grids(comm: MPI.Intracomm) -> Iterator[ProcessGrid]:
@@ -102,7 +102,7 @@ def test_sizes_and_rows_are_those_of_the_host(
         part = block_row(matrix, row_map)
         traces = [TraceRecorder(None), TraceRecorder(None)]
         moved = make_exchange(exchange, grid, part, traces[0], "native", PREFETCH)
-        wanted = DistributedSpMM(grid, part, moved, traces[0])
+        wanted = DistributedSpMM(part, moved)
         found = make_operator(grid, part, exchange, PREFETCH, trace=traces[1])
         # Only products on the CPU choose the columns of a relation.
         size = replace(wanted.size, chooses_columns=False)

@@ -60,7 +60,7 @@ def test_products_are_those_of_the_whole_matrix(
             part = block_row(matrix, row_map)
             carrier = Carrier(grid, DeviceMemory(), make_transport(name, grid))
             mover = make_exchange(exchange, grid, part, OFF, "native", schedule, carrier)
-            operator = DistributedSpMM(grid, part, mover, OFF)
+            operator = DistributedSpMM(part, mover)
             x = np.random.default_rng(3).normal(size=(47, 3))
             mine = slice(row_map.start, row_map.stop)
             own = gpu.asarray(x[mine])
