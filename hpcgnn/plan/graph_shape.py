@@ -120,8 +120,9 @@ class Shape:
         entries = 4 * sum(edge.targets.total * (1 + edge.num_features) for edge in self.edges)
         offsets = 8 * len(self.edges) * (self.num_nodes + 1)
         features = sum(4 * kind.num_features * kind.num_nodes for kind in self.types)
-        # With several types, each node has one more byte.
-        return round(entries + offsets + features) + (13 + (len(self.types) > 1)) * self.num_nodes
+        # With several types, each node has its type and its row among them.
+        bytes_of_node = 13 + 9 * (len(self.types) > 1)
+        return round(entries + offsets + features) + bytes_of_node * self.num_nodes
 
     @classmethod
     def read(cls, path: Path) -> "Shape":

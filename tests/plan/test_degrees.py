@@ -268,6 +268,22 @@ def test_a_quote_in_a_name_reads_back(tmp_path: Path) -> None:
     assert (found.name, found.edges[0].targets.total) == (name, 4)
 
 
+def test_a_store_has_the_bytes_of_its_arrays(tmp_path: Path) -> None:
+    """Offsets, columns, features, labels, splits, ids; of several types, types and their rows."""
+    labels, splits, ids, types, rows = "<i4", "u1", "<i8", "u1", "<i8"
+    shape = read(tmp_path, TYPED)
+    num_edges = round(sum(edges.targets.total for edges in shape.edges))
+    arrays = [np.empty((2, 701), "<i8"), np.empty(num_edges, "<i4"), np.empty(3200, "<f4")]
+    arrays += [np.empty(700, kind) for kind in (labels, splits, ids, types, rows)]
+    assert shape.store_bytes == sum(array.nbytes for array in arrays)
+    values = {"classes": 2, "training": 0.5, "features": 6, "outside": 1.0}
+    write_shape(tmp_path / "one.toml", "one", values, np.array([1, 1, 2]))
+    arrays = [np.empty(4, "<i8"), np.empty(4, "<i4"), np.empty((3, 6), "<f4")]
+    arrays += [np.empty(3, kind) for kind in (labels, splits, ids)]
+    found = Shape.read(tmp_path / "one.toml").store_bytes
+    assert found == sum(array.nbytes for array in arrays)
+
+
 def test_refuses_what_degrees_do_not_tell(tmp_path: Path) -> None:
     shape = read(tmp_path, TYPED)
     with pytest.raises(InputError, match=r"graph\.undirected=true"):
