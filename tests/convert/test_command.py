@@ -178,6 +178,7 @@ def test_formats_are_told_from_the_input(tmp_path: Path) -> None:
         ("0 1\n", "edge-list"),
         ("0 1 2.5\n", "edge-list"),
         ("src,dst\n0,1\n", "edge-list"),
+        ("a 1 b\n", "edge-list"),
         ("0 1 cites\n", "typed-edge-list"),
     ):
         (tmp_path / "g.csv").write_text(text)
