@@ -230,6 +230,9 @@ def run_on_operators(
     `draws` returns the key of the next dropout of coefficients.
     """
     for layer, own in builtin_layers(module):
+        if isinstance(layer.forward, partial):
+            # Of an earlier call.
+            del layer.forward
         # torch calls an attribute of the instance in place of its class's method.
         layer.forward = partial(_run, layer, own, inspect.signature(layer.forward), view_of, draws)
 

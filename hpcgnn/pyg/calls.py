@@ -27,14 +27,22 @@ _shares: WeakKeyDictionary[nn.Module, EdgeShare] = WeakKeyDictionary()
 
 @contextmanager
 def distributed(share: RowShare, key: DropoutKey | None) -> Iterator[None]:
-    """Run torch's functions over the ranks of a graph; see `OverRanks`."""
+    """Run torch's functions over the ranks of a graph; see `OverRanks`.
+
+    An outer one, of a module distributed twice or with a distributed part, is passive meanwhile: it
+    would sum over the ranks again.
+    """
     mode = OverRanks(share, key)
+    for outer in _running:
+        outer.passive = True
     _running.append(mode)
     try:
         with mode:
             yield
     finally:
         _running.pop()
+        if _running:
+            _running[-1].passive = False
 
 
 @collective

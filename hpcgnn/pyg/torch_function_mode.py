@@ -47,13 +47,15 @@ class BatchNormArguments(NamedTuple):
 class OverRanks(TorchFunctionMode):
     """Runs torch functions over the ranks of a graph while it is entered.
 
-    `key` is the key of dropout masks; None: nothing is dropped, even if modules are training.
+    `key` is the key of dropout masks; None: nothing is dropped, even if modules are training. If it
+    is `passive`, functions run as they are.
     """
 
     def __init__(self, share: RowShare, key: DropoutKey | None) -> None:
         super().__init__()
         self._share, self._key, self._num_draws = share, key, 0
         self._last: tuple[Tensor, EdgeShare, int, int, bool, Tensor] | None = None
+        self.passive = False
         self.edges: EdgeList | None = None
         """The edges of which a layer is computing messages now; rows are then those of edges."""
 
@@ -62,6 +64,8 @@ class OverRanks(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, name = kwargs or {}, name_of(func)
+        if self.passive:
+            return func(*args, **kwargs)
         if torch._C._functorch.maybe_current_level() is not None:
             raise InputError(
                 f"torch.{name} under torch.func or torch.vmap: they hide which axis has rows; call "

@@ -10,9 +10,10 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN
+from torch_geometric.nn import GCN, SAGEConv
 
 import hpcgnn
 from hpcgnn import InputError, library
@@ -128,6 +129,35 @@ def test_mean_of_a_loss_that_one_rank_has_rows_of(comm: MPI.Intracomm) -> None:
         hpcgnn.mean(loss, data.few[:0], model)
     with pytest.raises(InputError, match="none of the modules has run over ranks"):
         hpcgnn.mean(loss, data.few, GCN(3, 4, 2))
+
+
+class Centred(nn.Module):
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner, self.layer = inner, SAGEConv(3, 3)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = x if self.inner is None else self.inner(x, edges)
+        rows: Tensor = self.layer(x, edges)
+        return rows - rows.mean(0)
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_modules_are_distributed_twice_and_in_each_other(
+    comm: MPI.Intracomm, kernels: bool
+) -> None:
+    with doubles():
+        whole = make_data()
+        whole.x = whole.x.double()
+        data = hpcgnn.divide(whole, comm)
+        torch.manual_seed(1)
+        inner = Centred()
+        outer = Centred(inner)
+        expected = outer(whole.x, whole.edge_index)[data.n_id]
+        for module in (inner, outer, outer):
+            hpcgnn.distribute(module, kernels=kernels)
+        found = outer(data.x, data.edge_index)
+    torch.testing.assert_close(found, expected)
 
 
 def test_what_cannot_be_divided_is_said(comm: MPI.Intracomm) -> None:
