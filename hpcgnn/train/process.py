@@ -30,7 +30,11 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn SIGTERM and SIGUSR1 into a request while the block runs."""
+    """Turn SIGTERM and SIGUSR1 into a request while the block runs, the last one of a process.
+
+    After a block without error they are ignored: one that is repeated, or comes late, must not
+    change the exit status while MPI ends.
+    """
     request = StopRequest()
 
     def remember(number: int, _frame: object) -> None:
@@ -41,6 +45,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
     }
     try:
         yield request
+        before = dict.fromkeys(before, signal.SIG_IGN)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -38,6 +38,11 @@ def wait_for_signal() -> None:
         time.sleep(0.01)
 
 
+def signal_itself() -> None:
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+
+
 def raise_error() -> None:
     raise RuntimeError("a fault that a test has put here")
 
@@ -53,6 +58,7 @@ FAULTS = {
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "sleep": lambda: time.sleep(1 << 20),
     "hang": hang,
+    "signals": signal_itself,
     "wait": wait_for_signal,
     "raise": raise_error,
     "poison": raise_import_error,
