@@ -34,13 +34,22 @@ on_every_host() {
     srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 "$@"
 }
 
-# When USR1 or TERM reaches this shell, the ranks end their epoch and write a checkpoint: the launcher
-# passes the signal on to them.
+# hear_signals: from now on, when USR1 or TERM reaches this shell, the ranks end their epoch and write a
+# checkpoint: the launcher passes the signal on to them.
 RANKS_PID=
 SIGNALLED=false
 SIGNALS=
+SOON_S=60
+hear_signals() {
+    trap 'pass_on USR1' USR1
+    trap 'pass_on TERM' TERM
+}
 pass_on() {
     SIGNALLED=true SIGNALS+=" $1"
+    if [[ $1 == USR1 ]] && ((SECONDS < SOON_S)); then
+        say "signal USR1 after $SECONDS s: if it is the notice before the time limit, ask for more time than" \
+            "the notice, 180 s, or change that (sbatch --signal)"
+    fi
     [[ -z $RANKS_PID ]] || kill -USR1 "$RANKS_PID" 2>/dev/null || true
 }
 
@@ -90,8 +99,8 @@ train_ranks() {
         fail "leave out run.resume: a job that starts again must continue (auto); to start over, give another run.dir"
         exit 2
     fi
-    trap 'pass_on USR1' USR1
-    trap 'pass_on TERM' TERM
+    STATUS=$KILLED_BY_USR1
+    if $SIGNALLED; then return; fi
     say "$ranks ranks: python -m hpcgnn.train $* run.resume=auto"
     start_ranks "$ranks" python -m hpcgnn.train "$@" run.resume=auto &
     RANKS_PID=$!

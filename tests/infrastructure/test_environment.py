@@ -209,6 +209,17 @@ def test_a_job_refuses_to_start_over() -> None:
     assert done.stderr.startswith("hpcgnn: error: leave out run.resume: ")
 
 
+def test_a_signal_before_the_ranks_start_asks_for_another_start() -> None:
+    """As when the notice before a short time limit comes while the environment is set up."""
+    start = "hear_signals; kill -USR1 $$; train_ranks 2 my.toml; exit_unless_unfinished 0"
+    code = f'. jobs/batch.sh; {start}; say "$WHAT"'
+    done = subprocess.run(["bash", "-c", code], capture_output=True, cwd=ROOT, text=True)
+    assert done.returncode == 0
+    said, last = done.stderr.splitlines()
+    assert said.startswith("hpcgnn: signal USR1 after 0 s: if it is the notice before the time")
+    assert last == "hpcgnn: ended by a signal during its start"
+
+
 PBS = {
     "qstat": """[[ $* == "-f -w 7.head" ]] && cat <<FACTS
 Job Id: 7.head
