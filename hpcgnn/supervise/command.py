@@ -35,6 +35,9 @@ class Supervisor:
         self._template = Template.of(options.command, len(allocation.hosts))
         self._allocation = allocation
         *_, self._run = (None, *given(self._template.program, "run", "dir"))
+        *_, resume = ("auto", *given(self._template.program, "run", "resume"))
+        if resume == "never":
+            raise InputError("run.resume=never: each start would begin again; leave it out")
         self._attempt: Attempt | None = None
         self._pings: HostPings | None = None
         self._stop_signal: signal.Signals | None = None
@@ -123,10 +126,11 @@ class Supervisor:
         """Return whether the run has results: Open MPI's mpiexec returns 0 if it loses a host."""
         return not self._run or Path(self._run, "summary.json").is_file()
 
-    def _checkpoints(self) -> set[str]:
-        folder = Path(self._run or "", "checkpoints")
-        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        return {name for name in names if _CHECKPOINT.fullmatch(name)}
+    def _checkpoints(self) -> set[Path]:
+        # With train.splits, each of them has a folder.
+        folders = ("checkpoints/*", "split-*/checkpoints/*")
+        found = {path for folder in folders for path in Path(self._run or "").glob(folder)}
+        return {path for path in found if _CHECKPOINT.fullmatch(path.name)}
 
     def _wait_for_lock(self) -> None:
         """Wait, at most `_LOCK_S`, until no rank of the previous start locks the run directory."""

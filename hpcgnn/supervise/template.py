@@ -52,8 +52,8 @@ class Template:
     def of(cls, words: Sequence[str], num_hosts: int) -> "Template":
         """Return the template from the words of a command.
 
-        Raises `InputError` if no word starts hpcgnn, runs are never resumed, or there are several
-        hosts without a placeholder for them.
+        Raises `InputError` if no word starts hpcgnn, or there are several hosts without a
+        placeholder for them.
         """
         starts = (n for n, word in enumerate(words) if _PROGRAM.fullmatch(Path(word).name))
         if (first := next(starts, None)) is None:
@@ -61,8 +61,6 @@ class Template:
                 f"{' '.join(words) or 'nothing'} does not start hpcgnn; give the whole command "
                 "after --, for example -- mpiexec --host {slots} -n {ranks} hpcgnn train run.toml"
             )
-        if "run.resume=never" in words:
-            raise InputError("run.resume=never: each start would begin again; leave it out")
         launcher = words[:first]
         if num_hosts > 1 and not any(option in word for word in launcher for option in _SAYS_HOSTS):
             raise InputError(

@@ -27,7 +27,7 @@ if [[ $* == *" echo hpcgnn-answers" ]]; then
     sleep 60
 fi
 echo "$*" >>log
-save() { mkdir -p "run/checkpoints/seed1-epoch00000$1"; }
+save() { mkdir -p "run/${2:-}checkpoints/seed1-epoch00000$1"; }
 lose() { echo "$1" >>lost; }
 finish() { mkdir -p run && touch run/summary.json; }
 line=$(head -n 1 plan)
@@ -63,6 +63,12 @@ CASES: dict[str, tuple[Sequence[str], Sequence[str], int, Sequence[str]]] = {
         ["--restarts", "1"],
         0,
         [ALL] * 5,
+    ),
+    "progress of splits": (
+        ["save 1 split-0/; exit 1", "save 1 split-1/; exit 1", "finish"],
+        ["--restarts", "0"],
+        0,
+        [ALL] * 3,
     ),
     "a spare host": (
         ["lose node1; exit 1", "finish"],
@@ -222,11 +228,14 @@ def test_says_what_it_does(supervise: Supervise, capsys: pytest.CaptureFixture[s
             "3 hosts, but no placeholder for them: give",
         ),
         (["mpiexec", "{hosts}", "hpcgnn", "run.resume=never"], "run.resume=never: each start"),
+        (["mpiexec", "{hosts}", "hpcgnn", "my.toml"], "run.resume=never: each start"),
         (["no-such-launcher", "{hosts}", "python3.12", "-m"], "no-such-launcher: No such file"),
     ],
 )
 def test_faults_of_the_command(tmp_path: Path, words: Sequence[str], message: str) -> None:
     (tmp_path / "hosts").write_text("a\nb\nc\n")
+    (tmp_path / "my.toml").write_text("run.resume = 'never'")
+    words = [word.replace("my.toml", str(tmp_path / "my.toml")) for word in words]
     with pytest.raises(InputError, match=message):
         find_command("supervise").call(["--hosts", str(tmp_path / "hosts"), "--", *words])
 
