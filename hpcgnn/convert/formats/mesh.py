@@ -74,10 +74,16 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         for column, points in enumerate(groups.values()):
             membership[node[points[used[points]]], column] = 1
         features = matrix_features(membership, f"{path}: groups", names=tuple(groups))
+    positions = _positions(mesh.points)[used_points]
+    if copies := len(positions) - len(np.unique(positions, axis=0)):
+        report(
+            f"{path}: {copies:,} points lie where others do, and no edge joins them; if this is "
+            "not meant, merge them first, in ParaView by Clean to Grid"
+        )
     nodes = NodeArrays(
         features=features,
         original_id=used_points if num_unused else None,
-        positions=_positions(mesh.points)[used_points],
+        positions=positions,
         series=_series(steps, used_points),
     )
     return GraphSource(

@@ -26,7 +26,8 @@ XDMF = (".xdmf", ".xmf")
 PVD = ".pvd"
 _NUMBERS = re.compile(r"(\d+)"), re.compile(r"(\d+(?:\.\d+)?)")
 """Numbers in file names, without and with decimals."""
-_EXODUS, _GMSH = (".e", ".exo", ".ex2"), ".msh"
+_EXODUS = (".e", ".exo", ".ex2")
+_GMSH, _VTU = ".msh", ".vtu"
 
 
 class MeshSteps(ABC):
@@ -54,6 +55,7 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
         with _reading(path) as meshio:
             for file in files_beside(path):
                 require_file(file, f"{path} keeps data in it")
+            _check_binary(path)
             try:
                 return _XdmfSteps(path, meshio.xdmf.TimeSeriesReader(path))
             except meshio.ReadError:
@@ -95,6 +97,17 @@ def files_beside(path: Path) -> list[Path]:
     items = ET.parse(path).getroot().iter("DataItem")
     places = {item.text or "" for item in items if item.get("Format") in ("HDF", "Binary")}
     return [path.parent / place.strip().partition(":")[0] for place in sorted(places)]
+
+
+def _check_binary(path: Path) -> None:
+    """Raise `InputError` if an .xdmf has binary data whose byte order or place meshio ignores."""
+    for item in ET.parse(path).getroot().iter("DataItem"):
+        ignored = {"Endian": item.get("Endian"), "Seek": item.get("Seek")}
+        for key, value in ignored.items():
+            if item.get("Format") == "Binary" and value not in (None, "0", "Little", "Native"):
+                raise InputError(
+                    f'{path}: {item.text}: meshio ignores {key}="{value}"; write the data as HDF'
+                )
 
 
 _CORNERS: Mapping[str, tuple[int, int]] = {
@@ -143,6 +156,10 @@ def _reading(path: Path) -> Iterator[Any]:
         # meshio prints some errors and calls sys.exit.
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             yield meshio
+        warning = " ".join(output.getvalue().split()).removeprefix("Warning: ")
+        if "cannot handle" in warning or "corrupt" in warning:
+            # meshio leaves such cells, or fields, out.
+            raise InputError(f"{path}: {warning} Export it again, voxels as hexahedra")
     except InputError:
         raise
     except (Exception, SystemExit) as error:
@@ -179,6 +196,11 @@ class _FileSteps(MeshSteps):
                 f"{file}: has several steps, of which meshio reads only the last; export one file "
                 "per step, or an XDMF"
             )
+        if file.suffix.lower() == _VTU and (pieces := file.read_bytes().count(b"<Piece")) > 1:
+            raise InputError(
+                f"{file}: has {pieces} pieces, of which meshio reads the cells of the last only; "
+                "merge them, in ParaView by Clean to Grid and Save Data"
+            )
         return mesh
 
 
@@ -213,7 +235,8 @@ class _XdmfSteps(MeshSteps):
         points, cells = reader.read_points_cells()
         if points is None or not self.count:
             raise InputError(f"{path}: has no points, or no steps")
-        self.mesh = import_module("meshio").Mesh(points, cells)
+        _, point_data, cell_data = reader.read_data(0)
+        self.mesh = import_module("meshio").Mesh(points, cells, point_data, cell_data)
         elements = [grid.find("Time") for grid in reader.collection]
         times = [float(element.get("Value")) for element in elements if element is not None]
         if len(times) != self.count:

@@ -1,5 +1,6 @@
 """Meshes that meshio reads: cells, groups, fields and series equal those that were written."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,37 @@ def test_xdmf_series(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch)
     assert report.num_steps == 3
 
 
+def test_an_xdmf_series_has_groups_and_names_what_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with meshio.xdmf.TimeSeriesWriter("tagged.xdmf") as writer:
+        writer.write_points_cells(POINTS, CELLS)
+        for time in range(2):
+            fields = {"u": np.ones(6), "wall": np.arange(6) // 3}
+            writer.write_data(time, fields, {"c": [np.ones(1), np.ones(2)]})
+    store, report = read(tmp_path / "tagged.xdmf")
+    with store:
+        assert store.feature_names == ("wall 0", "wall 1")
+        features = store.read_features(0, 6)
+        assert features is not None
+        assert features[:, 1].tolist() == [0, 0, 0, 1, 1, 1]
+        assert tuple(store.fields) == ("u",)
+    assert report.ignored == ("data c of cells",)
+
+
+def test_points_at_one_place_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corners = np.concatenate([[0, 1, 2, 3], [1, 4, 2]])
+    meshio.Mesh(POINTS[corners], [("quad", [[0, 1, 2, 3]]), ("triangle", [[4, 5, 6]])]).write(
+        tmp_path / "apart.vtu"
+    )
+    with read(tmp_path / "apart.vtu")[0] as store:
+        assert store.num_nodes == 7
+    assert "apart.vtu: 2 points lie where others do, and no edge joins" in capsys.readouterr().err
+    read(single(tmp_path))[0].close()
+    assert "lie where" not in capsys.readouterr().err
+
+
 def files(folder: Path) -> list[Path]:
     written = []
     for step in range(3):
@@ -267,6 +299,23 @@ def single(folder: Path, **changes: Any) -> Path:
     return folder / "mesh.vtu"
 
 
+def text_mesh(folder: Path, old: str, new: str) -> Path:
+    path, data = folder / "text.vtu", {"u": np.arange(18.0).reshape(6, 3)}
+    meshio.vtu.write(path, meshio.Mesh(POINTS, CELLS, data), binary=False)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def pieces(folder: Path) -> Path:
+    """Write a mesh of two pieces, as each rank of a solver writes one."""
+    path = text_mesh(folder, "", "")
+    start, middle, end = re.split("(<Piece.*</Piece>)", path.read_text(), flags=re.DOTALL)
+    path.write_text(start + middle + middle + end)
+    return path
+
+
 def tagged(folder: Path, *fields: str) -> Path:
     """Write integer values of points that change."""
     for step in range(3):
@@ -299,6 +348,21 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
         "flow_1.vtu: the integers wet differ",
     ),
     "groups alone change": (tagged, "flow_1.vtu: the integers wet differ"),
+    "several pieces": (pieces, "text.vtu: has 2 pieces, of which meshio reads the cells of"),
+    "cells that meshio leaves out": (
+        lambda f: text_mesh(f, "9\n5\n5\n", "11\n5\n5\n"),
+        r"text.vtu: File contains cells that meshio cannot handle \(type 11\). Export it again",
+    ),
+    "a field that meshio leaves out": (
+        lambda f: text_mesh(
+            f, 'Name="u" NumberOfComponents="3"', 'Name="u" NumberOfComponents="4"'
+        ),
+        "text.vtu: VTU file corrupt.* Export it again",
+    ),
+    "binary data of other machines": (
+        lambda f: edit(f, 'Format="Binary"', 'Format="Binary" Endian="Big"', form="Binary"),
+        'bin: meshio ignores Endian="Big"; write the data as HDF',
+    ),
     "several steps of gmsh": (gmsh, "steps.msh: has several steps, of which"),
     "fewer cells": (lambda f: replace(f, cells=CELLS[:1]), "has other points or cells"),
     "no field": (lambda f: replace(f, data={"u": np.ones((6, 3))}), "flow_2.vtu: T is missing"),
