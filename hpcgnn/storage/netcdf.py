@@ -45,6 +45,10 @@ def read_netcdf(path: Path) -> dict[str, NetCDFVariable]:
             head = file.read(len(SIGNATURE))
         if head == SIGNATURE:
             return _of_version_4(path)
+        if head[:4] == b"CDF\x05":
+            raise InputError(
+                f"{path}: is NetCDF 3 with 64-bit data; nccopy -k nc4 makes it NetCDF 4"
+            )
         if head[:3] == b"CDF":
             return _of_version_3(path)
     raise InputError(f"{path}: is not a NetCDF file of version 3 or 4; check the path")
@@ -88,7 +92,8 @@ def _of_version_4(path: Path) -> dict[str, NetCDFVariable]:
             axis[0].name.rpartition("/")[2] if len(axis) else name for axis in item.dims
         )
         about = {key: _plain(item.attrs[key]) for key in item.attrs if key not in _OF_HDF5}
-        variables[name] = NetCDFVariable(
+        # NetCDF puts this before a variable named like a dimension that is not its only one.
+        variables[name.removeprefix("_nc4_non_coord_")] = NetCDFVariable(
             dimensions, item.shape, item.dtype, about, partial(_read_4, path, name, item)
         )
     return variables

@@ -1,7 +1,7 @@
 """Grids in NetCDF: each grid point is a node, joined to the next one on each axis; fields in time.
 
 As in the CF conventions, a variable named like its dimension holds the coordinates of that axis,
-and the one whose unit is "... since ..." holds the times.
+and one whose unit is "... since ..." holds the times. A dimension may also be named as time.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,13 @@ _LIMITS: Mapping[str, Callable[..., Mask]] = MappingProxyType(
     {"valid_min": np.less, "valid_max": np.greater}
 )
 _DEFAULT_FILL: Mapping[str, float] = MappingProxyType(
-    {"f4": 9.969209968386869e36, "f8": 9.969209968386869e36, "i2": -32767, "i4": -2147483647}
+    {
+        **dict.fromkeys(("f4", "f8"), 9.969209968386869e36),
+        **{f"i{size}": 1 - 2 ** (8 * size - 1) for size in (2, 4)},
+        **{f"u{size}": 2 ** (8 * size) - 1 for size in (2, 4)},
+        "i8": 2 - 2**63,
+        "u8": 2**64 - 2,
+    }
 )
 """NetCDF's default fill values, for variables that declare no other."""
 
@@ -44,18 +50,32 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     variables = read_netcdf(path)
     numeric = {name: v for name, v in variables.items() if v.dtype.kind in "iuf"}
     axes = {name: v for name, v in numeric.items() if v.dimensions == (name,)}
-    time = next((name for name, variable in axes.items() if _is_time(name, variable)), None)
+    time, clock = _time(numeric)
     grid = _grid(path, numeric, time)
     fields = {name: v for name, v in numeric.items() if v.dimensions == (time, *grid)}
     static = {name: v for name, v in numeric.items() if v.dimensions == grid}
     shape = next(iter({**fields, **static}.values())).shape[-len(grid) :]
-    coordinates, box = [], []
+    coordinates: list[FloatArray] = []
+    box: list[float] = []
+    around: list[bool] = []
     for name, length in zip(grid, shape, strict=True):
         values = _coordinates(axes[name]) if name in axes else np.arange(length, dtype=np.float64)
         if not np.isfinite(values).all():
             raise InputError(f"{path}: {name} is not finite everywhere; fill in the coordinates")
         coordinates.append(values)
-        box.append(_period(axes[name], values) if name in axes else 0.0)
+        period, is_ring = _period(axes[name], values) if name in axes else (0.0, False)
+        box.append(period)
+        around.append(is_ring)
+    if time is not None and not fields:
+        _check_fields(path, numeric, time, grid)
+    told = " and ".join(f"{name} ({length})" for name, length in zip(grid, shape, strict=True))
+    report(
+        f"{path}: a grid of {told}, at "
+        + ("no times" if time is None else f"the times {clock or f'0, 1, ... of {time}'}")
+        + "".join(
+            f"; {name} has no coordinates, and counts points" for name in grid if name not in axes
+        )
+    )
     points = np.meshgrid(*coordinates, indexing="ij")
     # In CF the last axis is x, unless the first axis is a longitude.
     order = range(len(grid))[:: 1 if grid[0] in axes and _is_longitude(axes[grid[0]]) else -1]
@@ -69,13 +89,13 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     series = None
     if time is not None and fields:
         arrays = [_field(path, name, variable) for name, variable in fields.items()]
-        unit = str(axes[time].about.get("units", "")).partition(" since ")[0]
-        times = _coordinates(axes[time])
-        series = join_fields(arrays, times, unit=unit, where=f"{path}: {time}")
-    used = {*fields, *features, *grid, *([time] if time else [])}
+        unit = str(numeric[clock].about.get("units", "")).partition(" since ")[0] if clock else ""
+        times = _coordinates(numeric[clock]) if clock else None
+        series = join_fields(arrays, times, unit=unit, where=f"{path}: {clock}")
+    used = {*fields, *features, *grid, clock}
     return GraphSource(
         path=path,
-        edges=partial(_edges, path, shape, tuple(period > 0 for period in box)),
+        edges=partial(_edges, path, shape, tuple(around)),
         inputs=(path,),
         num_nodes=count,
         counted=True,
@@ -96,8 +116,41 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     )
 
 
-def _is_time(name: str, axis: NetCDFVariable) -> bool:
-    return " since " in str(axis.about.get("units", "")) or name == "time"
+def _time(variables: Mapping[str, NetCDFVariable]) -> tuple[str | None, str | None]:
+    """Return the dimension of time, and the variable that holds the times; None if there is none.
+
+    The dimension leads a variable if any such one does.
+    """
+    leading = {v.dimensions[0] for v in variables.values() if len(v.dimensions) > 1}
+    found = {
+        name: v.dimensions[0]
+        for name, v in variables.items()
+        if len(v.dimensions) == 1 and " since " in str(v.about.get("units", ""))
+    }
+    order = sorted(found, key=lambda name: (found[name] not in leading, found[name] != name))
+    if order:
+        return found[order[0]], order[0]
+    for name in sorted(leading):
+        if name.lower() == "t" or name.lower().endswith("time"):
+            known = name in variables and variables[name].dimensions == (name,)
+            return name, name if known else None
+    return None, None
+
+
+def _check_fields(
+    path: Path, variables: Mapping[str, NetCDFVariable], time: str, grid: tuple[str, ...]
+) -> None:
+    """Raise `InputError` if values over `time` are on a list of points, as of an unstructured mesh.
+
+    Bounds of times, which have two values each, are no such values.
+    """
+    for name, variable in variables.items():
+        first, *others = variable.dimensions or ("",)
+        if first == time and len(others) == 1 and others[0] not in grid and variable.shape[1] > 2:
+            raise InputError(
+                f"{path}: {name} is on {others[0]}, which is no axis of the grid "
+                f"{', '.join(grid)}; convert an unstructured mesh from another format, such as .vtu"
+            )
 
 
 def _grid(path: Path, variables: Mapping[str, NetCDFVariable], time: str | None) -> tuple[str, ...]:
@@ -179,6 +232,9 @@ def _dtype(variable: NetCDFVariable) -> np.dtype[np.floating]:
     small = variable.dtype.itemsize < 4 or variable.dtype == np.dtype(np.float32).newbyteorder(
         variable.dtype.byteorder
     )
+    scale, offset = (float(variable.about.get(key, 0)) for key in ("scale_factor", "add_offset"))
+    # Float32 would round a small step from a large offset.
+    small &= not scale or np.spacing(np.float32(offset)) < abs(scale) / 8
     return np.dtype(np.float32 if small else np.float64)
 
 
@@ -193,15 +249,18 @@ def _dtype_of(
 
 
 def _is_longitude(axis: NetCDFVariable) -> bool:
-    return str(axis.about.get("units", "")).startswith(("degrees_e", "degree_e"))
+    east = str(axis.about.get("units", "")).startswith(("degrees_e", "degree_e"))
+    return east or axis.about.get("standard_name") == "longitude"
 
 
-def _period(axis: NetCDFVariable, values: FloatArray) -> float:
-    """Return 360 for longitudes that go around the globe, else 0."""
+def _period(axis: NetCDFVariable, values: FloatArray) -> tuple[float, bool]:
+    """Return 360 for longitudes that jump, or go around the globe, else 0; and whether they do."""
     if not _is_longitude(axis) or len(values) < 3:
-        return 0.0
-    around = len(values) * abs(values[-1] - values[0]) / (len(values) - 1)
-    return _CIRCLE if np.isclose(around, _CIRCLE, rtol=1e-3) else 0.0
+        return 0.0, False
+    unrolled = np.unwrap(values, period=_CIRCLE)
+    around = len(values) * abs(unrolled[-1] - unrolled[0]) / (len(values) - 1)
+    is_ring = bool(np.isclose(around, _CIRCLE, rtol=1e-3))
+    return _CIRCLE if is_ring or (unrolled != values).any() else 0.0, is_ring
 
 
 def _field(path: Path, name: str, variable: NetCDFVariable) -> FieldArray:

@@ -123,6 +123,9 @@ WAYS: dict[str, tuple[str, dict[str, object], list[float]]] = {
     "not a number": ("f4", {"_FillValue": np.float32(np.nan)}, [np.nan]),
     "never written": ("f4", {}, [9.96921e36]),
     "never written, whole": ("i2", {}, [-32767]),
+    "never written, long": ("i8", {}, [-(2**63) + 2]),
+    "never written, no sign": ("u2", {}, [65535]),
+    "never written, long, no sign": ("u8", {}, [2**64 - 2]),
     "another fill": ("i2", {"_FillValue": np.int16(7)}, [7]),
     "range": ("i2", {"valid_range": np.array([1, 3], np.int16)}, [0, 4]),
     "least": ("f8", {"valid_min": np.float64(0.5)}, [0.25]),
@@ -190,13 +193,96 @@ def test_longitudes_may_come_first(tmp_path: Path) -> None:
         np.testing.assert_array_equal(store.read_positions(0, 3), [[0, -45], [0, 0], [0, 45]])
 
 
+@pytest.mark.parametrize(
+    ("lons", "units", "period", "is_ring"),
+    [
+        ([72.0, 144, 216, 288, 0], {"units": "degrees_east"}, 360, True),
+        ([0.0, 72, 144, 216, 288], {"units": "degrees", "standard_name": "longitude"}, 360, True),
+        ([170.0, 175, 180, -175, -170], {"units": "degrees_east"}, 360, False),
+        ([160.0, 165, 170, 175, 180], {"units": "degrees_east"}, 0, False),
+        ([0.0, 72, 144, 216, 288], {"units": "m"}, 0, False),
+    ],
+)
+def test_longitudes_may_begin_anywhere(
+    tmp_path: Path, lons: list[float], units: dict[str, object], period: float, is_ring: bool
+) -> None:
+    changes: Variables = {"lon": (("lon",), np.array(lons), units)}
+    write_4(tmp_path / "globe.nc", {**GLOBE, **changes})
+    with converted(tmp_path / "globe.nc") as store:
+        assert store.box == (period, 0)
+        assert store.read_positions(0, 5)[:, 0].tolist() == lons
+        assert (4 in store.read_adjacency(0, 1).indices) == is_ring
+
+
+def with_time(name: str, units: str | None, *, own: bool = True) -> Variables:
+    """Return a file whose time dimension is `name`, and holds the times itself, or `clock` does."""
+    named = {"units": units} if units else {}
+    times: Variables = {name if own else "clock": ((name,), HOURS, named)}
+    return {**(times if units is not None else {}), "u": ((name, "lat", "lon"), WIND, {})}
+
+
+@pytest.mark.parametrize("write", [write_3, write_4])
+@pytest.mark.parametrize(
+    ("variables", "times", "unit", "told"),
+    [
+        (with_time("t", ""), HOURS, "", "at the times t"),
+        (
+            with_time("Time", "minutes since 2000-01-01", own=False),
+            HOURS,
+            "minutes",
+            "at the times clock",
+        ),
+        (with_time("ocean_time", None), np.arange(4.0), "", "at the times 0, 1, ... of ocean_time"),
+        (with_time("step", "s since 2000-01-01"), HOURS, "s", "at the times step"),
+    ],
+)
+def test_time_is_no_axis_of_the_grid(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    write: Callable[[Path, Variables], None],
+    variables: Variables,
+    times: np.ndarray,
+    unit: str,
+    told: str,
+) -> None:
+    write(tmp_path / "a.nc", variables)
+    with converted(tmp_path / "a.nc") as store:
+        assert (store.num_nodes, store.time_unit) == (15, unit)
+        np.testing.assert_array_equal(store.times, times)
+        for step in range(4):
+            np.testing.assert_array_equal(
+                store.read_field("u", step, 0, 15)[:, 0], WIND[step].ravel()
+            )
+    line = capsys.readouterr().err
+    assert f"a.nc: a grid of lat (3) and lon (5), {told}; lat has no" in line
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "kind"),
+    [(0.01, 101325, "f8"), (1e-4, 1000, "f8"), (1e-3, 273.15, "f4"), (0.5, 0, "f4")],
+)
+def test_packed_values_keep_their_steps(
+    tmp_path: Path, scale: float, offset: float, kind: str
+) -> None:
+    about: dict[str, object] = {"scale_factor": scale, "add_offset": offset}
+    write_4(tmp_path / "a.nc", {**GLOBE, "heat": (("time", "lat", "lon"), HEAT, about)})
+    with converted(tmp_path / "a.nc") as store:
+        assert store.fields["heat"].dtype == np.dtype(kind)
+        found = store.read_field("heat", 1, 0, 15)[:, 0]
+    exact = offset + scale * HEAT[1].ravel().astype(np.float64)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=scale / 8)
+
+
 @pytest.mark.parametrize("write", [write_3, write_4])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_missing(
     tmp_path: Path, write: Callable[[Path, Variables], None], way: str
 ) -> None:
     kind, about, missing = WAYS[way]
-    values = np.array([[*missing, 1, 2, 3], [1, 2, 3, *missing]]).astype(kind)
+    if write == write_3 and kind in ("i8", "u2", "u8"):
+        pytest.skip("NetCDF 3 has no such numbers")
+    values = np.array([[*missing, 1, 2, 3], [1, 2, 3, *missing]], None if kind < "i8" else kind)
+    values = values.astype(kind)
     shape = ("time", "y", "x")
     time = (("time",), np.zeros(1), {"units": "s since 2000-01-01"})
     write(tmp_path / "a.nc", {"time": time, "u": (shape, values[None], about)})
@@ -246,6 +332,7 @@ def test_wrong_grids_are_one_line(tmp_path: Path, changes: Variables, told: str)
     [
         (b"", "is not a NetCDF file"),
         (b"CDF\x01" + b"\xff" * 40, "cannot be read"),
+        (b"CDF\x05" + b"\x00" * 40, "64-bit data; nccopy -k nc4"),
         (b"\x89HDF\r\n\x1a\n" + b"\x00" * 90, "cannot be read"),
     ],
 )
@@ -254,6 +341,21 @@ def test_damaged_files_are_one_line(tmp_path: Path, content: bytes, told: str) -
     with pytest.raises(InputError, match=told) as caught:
         converted(tmp_path / "bad.nc")
     assert "\n" not in str(caught.value)
+
+
+def test_unstructured_meshes_are_refused(tmp_path: Path) -> None:
+    bounds = np.stack([HOURS, HOURS + 6], axis=1)
+    faces: Variables = {
+        "time": GLOBE["time"],
+        "time_bounds": (("time", "two"), bounds, {}),
+        "faces": (("face", "corner"), np.arange(12).reshape(4, 3), {}),
+    }
+    write_4(tmp_path / "a.nc", faces)
+    with converted(tmp_path / "a.nc") as store:
+        assert store.num_nodes == 12
+    write_4(tmp_path / "a.nc", {**faces, "u": (("time", "node"), WIND[:, 0], {})})
+    with pytest.raises(InputError, match="u is on node, which is no axis of the grid face, corner"):
+        converted(tmp_path / "a.nc")
 
 
 def test_a_file_without_a_grid_is_one_line(tmp_path: Path) -> None:
