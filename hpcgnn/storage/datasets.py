@@ -41,7 +41,7 @@ def format_errors(path: Path, item: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise damaged(path, item, f"cannot be read ({reason})") from None
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage.atomic import require_file
-from hpcgnn.storage.datasets import format_errors
+from hpcgnn.storage.datasets import damaged, format_errors
 from hpcgnn.storage.files import SIGNATURE, open_file
 from hpcgnn.typing import Array
 
@@ -85,11 +85,13 @@ def _read_3(path: Path, name: str, index: Any) -> Array:
 def _of_version_4(path: Path) -> dict[str, NetCDFVariable]:
     file, variables = open_file(path, None), {}
     for name, item in file.items():
+        if item is None:
+            raise damaged(path, name, "cannot be read")
         scale = item.attrs.get("NAME", b"")
         if not isinstance(item, h5py.Dataset) or bytes(scale).startswith(_NO_VARIABLE):
             continue
         dimensions = tuple(
-            axis[0].name.rpartition("/")[2] if len(axis) else name for axis in item.dims
+            str(axis[0].name).rpartition("/")[2] if len(axis) else name for axis in item.dims
         )
         about = {key: _plain(item.attrs[key]) for key in item.attrs if key not in _OF_HDF5}
         # NetCDF puts this before a variable named like a dimension that is not its only one.

@@ -1,5 +1,6 @@
 """NetCDF grids become graphs with fields: versions 3 and 4, packed values, whole globes."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -341,6 +342,22 @@ def test_damaged_files_are_one_line(tmp_path: Path, content: bytes, told: str) -
     with pytest.raises(InputError, match=told) as caught:
         converted(tmp_path / "bad.nc")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("write", [write_3, write_4])
+def test_files_with_an_end_or_a_byte_lost_end_in_one_line(
+    tmp_path: Path, write: Callable[[Path, Variables], None]
+) -> None:
+    write(tmp_path / "whole.nc", GLOBE)
+    content, path = (tmp_path / "whole.nc").read_bytes(), tmp_path / "cut.nc"
+    for length in range(4, len(content), len(content) // 40):
+        path.write_bytes(content[:length])
+        with pytest.raises(InputError) as caught:
+            converted(path)
+        assert "\n" not in str(caught.value)
+        path.write_bytes(content[:length] + b"\xff" + content[length + 1 :])
+        with contextlib.suppress(InputError):
+            converted(path).close()
 
 
 def test_unstructured_meshes_are_refused(tmp_path: Path) -> None:
