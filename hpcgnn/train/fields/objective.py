@@ -38,7 +38,12 @@ from hpcgnn.train.fields.windows import PARTS, Windows
 from hpcgnn.train.objectives.objective import OnGraph
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.run.saved_model import SavedModel, open_saved_model, require_equal
+from hpcgnn.train.run.saved_model import (
+    SavedModel,
+    check_names,
+    open_saved_model,
+    require_equal,
+)
 from hpcgnn.typing import FloatArray
 
 _MUCH_DROPOUT = 0.3
@@ -161,6 +166,8 @@ class FieldObjective(OnGraph):
         with_fields = of_fields(graph, series, scales)
         with agree(context.grid.world):
             _require_fit(context.config, with_fields.facts, expected)
+            if context.grid.rank == 0:
+                _check_names(context.config.graph.store, with_fields.facts, expected)
         # Rollouts have no loss, and a run of somebody else must not import the module of one.
         config = replace(context.config, fields=replace(context.config.fields, loss=""))
         return cls(with_fields, config, series, scales)
@@ -288,3 +295,9 @@ def _require_fit(config: Config, facts: GraphFacts, expected: GraphFacts) -> Non
         ("relations", "relations"),
     ):
         require_equal(config.graph.store, what, getattr(facts, key), getattr(expected, key))
+
+
+def _check_names(store: str, facts: GraphFacts, expected: GraphFacts) -> None:
+    check_names(store, "feature", facts.feature_names, expected.feature_names)
+    names = facts.edge_feature_names, expected.edge_feature_names
+    check_names(store, "feature of edges", *names)

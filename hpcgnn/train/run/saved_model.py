@@ -14,8 +14,8 @@ from hpcgnn.config import multi_task
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.config.options import choice
-from hpcgnn.console import is_error
-from hpcgnn.errors import InputError
+from hpcgnn.console import is_error, report
+from hpcgnn.errors import InputError, named
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of, num_edge_features
 from hpcgnn.graph.inputs import Scales
@@ -423,11 +423,27 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         *([] if trained.type_names else [("feature", store.feature_names, trained.feature_names)]),
         ("feature of edges", store.edge_feature_names, trained.edge_feature_names),
     ):
-        # Other names may be new names of the same columns.
-        if sorted(stored) == sorted(expected):
-            _require_same_order(store.path, quantity, stored, expected)
+        check_names(store.path, quantity, stored, expected)
     if not trained.targets and config.train.task not in multi_task.OF_PAIRS and store.num_classes:
         _require_same_order(store.path, "class", store.class_names, trained.class_names)
+
+
+def check_names(
+    store: str | Path, quantity: str, stored: Sequence[str], expected: Sequence[str]
+) -> None:
+    """Raise `InputError` if columns have the names of the trained ones in another order.
+
+    Other names, which may be new ones of the same columns, are reported.
+    """
+    if sorted(stored) == sorted(expected):
+        _require_same_order(store, quantity, stored, expected)
+    elif stored and expected:
+        pairs = [pair for pair in zip(stored, expected, strict=True) if pair[0] != pair[1]]
+        here, there = map(named, zip(*pairs, strict=True))
+        report(
+            f"{store}: each {quantity.rstrip(',')} is taken by its place, since names differ: "
+            f"{here} here, {there} in training"
+        )
 
 
 def _require_same_order(

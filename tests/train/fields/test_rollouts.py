@@ -320,6 +320,30 @@ def test_another_store_has_the_same_names_and_units(
         pass
 
 
+def test_another_store_has_its_features_in_the_same_order(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fields = planted()
+
+    def store(name: str, names: tuple[str, ...]) -> Path:
+        return write_series(comm, comm_tmp_path, replace(fields, feature_names=names), name=name)
+
+    words = ("train.epochs=1", "fields.horizons=[]")
+    run = train(comm, field_config(store("series", ("a", "b")), comm_tmp_path / "run", *words))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    asked = (comm_tmp_path / "out.h5", "--rollout", 2, "--from", 3, "--store")
+    with pytest.raises(CollectiveInputError, match="feature 0 'b', but it was trained with 'a'"):
+        predict(*asked, store("turned", ("b", "a")))
+    with caplog.at_level("INFO", logger="hpcgnn"):
+        predict(*asked, store("renamed", ("a", "new")))
+    told = "each feature is taken by its place, since names differ: 'new' here, 'b' in training"
+    assert (told in caplog.text) == (comm.rank == 0)
+
+
 def test_a_step_function_goes_the_same_way(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     fields = planted()
     store = write_series(comm, comm_tmp_path, fields)
