@@ -53,24 +53,31 @@ def with_positions(stored: StoredRows, edges: EdgeRows) -> EdgeRows:
     """Return edges with ``(p_j - p_i) / l`` and ``|p_j - p_i| / l`` appended to their features.
 
     p_j is the position of the source, its nearest image on periodic axes, and l the mean length of
-    all edges of the relations in use. Without periods, a rotation of the graph rotates the first D
-    of these columns and leaves the last one unchanged.
+    all edges of the relations in use, in the graph that the model was trained on. Without periods,
+    a rotation of the graph rotates the first D of these columns and leaves the last one unchanged.
 
     Raises `CollectiveInputError` if a block cannot be read.
     """
-    context, hidden = stored.context, stored.context.hidden
-    steps = _steps(stored, edges)
-    all_steps = steps
-    if hidden is not None:
-        # Scale by all edges, hidden ones included, so that training and evaluation agree.
-        source = context.grid, stored.store, stored.row_map, stored.relations
-        all_steps = _steps(stored, read_edge_rows(*source, None))
-    all_lengths = torch.from_numpy(np.linalg.norm(all_steps, axis=1, keepdims=True))
-    total, count = arithmetic().sums_and_count(all_lengths, context.grid.sum_over_blocks)
-    steps /= total / count if total > 0 else 1.0
+    steps, scales = _steps(stored, edges), stored.context.scales
+    if scales.length is None:
+        scales.length = _mean_length(stored, steps)
+    steps /= scales.length
     lengths = np.linalg.norm(steps, axis=1, keepdims=True)
     columns = [edges.features, steps, lengths]
     return replace(edges, features=np.concatenate(columns, axis=1))
+
+
+@collective
+def _mean_length(stored: StoredRows, steps: FloatArray) -> float:
+    """Return the mean length of all edges, of which this rank reads `steps`; 1 if it is 0."""
+    context, hidden = stored.context, stored.context.hidden
+    if hidden is not None:
+        # Scale by all edges, hidden ones included, so that training and evaluation agree.
+        source = context.grid, stored.store, stored.row_map, stored.relations
+        steps = _steps(stored, read_edge_rows(*source, None))
+    lengths = torch.from_numpy(np.linalg.norm(steps, axis=1, keepdims=True))
+    total, count = arithmetic().sums_and_count(lengths, context.grid.sum_over_blocks)
+    return float(total / count) if total > 0 else 1.0
 
 
 @collective

@@ -77,10 +77,17 @@ class Scales:
     """Scales of features by name: of a node type, or of a relation's edges, see `of_edges`.
 
     `known` are those of a trained model; if None, each is measured on the graph at first use.
+    `length` is that by which positions are divided, if known.
     """
 
-    def __init__(self, known: Mapping[str, FeatureScale] | None = None) -> None:
+    LENGTH = "length"
+    """The name of the length in checkpoints."""
+
+    def __init__(
+        self, known: Mapping[str, FeatureScale] | None = None, length: float | None = None
+    ) -> None:
         self._scales, self._measures = dict(known or {}), known is None
+        self.length = length
 
     @staticmethod
     def of_edges(relation: str) -> str:
@@ -129,7 +136,10 @@ class Scales:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors for checkpoints."""
-        tensors = {}
+        length = self.length
+        tensors = (
+            {} if length is None else {self.LENGTH: torch.tensor([length], dtype=torch.float64)}
+        )
         for name, scale in self._scales.items():
             prefix = f"{name}." if name else ""
             tensors[f"{prefix}mean"] = torch.from_numpy(scale.mean)
@@ -140,11 +150,16 @@ class Scales:
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Scales":
         """Return the scales of a trained model from their `tensors`."""
         by_name: dict[str, dict[str, FloatArray]] = {}
+        length = None
         for key, value in tensors.items():
+            if key == cls.LENGTH:
+                length = float(value)
+                continue
             name, _, field = key.rpartition(".")
             by_name.setdefault(name, {})[field] = value.numpy()
         pairs = by_name.items()
-        return cls({name: FeatureScale(pair["mean"], pair["deviation"]) for name, pair in pairs})
+        known = {name: FeatureScale(pair["mean"], pair["deviation"]) for name, pair in pairs}
+        return cls(known, length)
 
 
 _OF_EDGES = "-> "

@@ -17,6 +17,7 @@ from hpcgnn.graph.stored_rows import StoredRows
 from hpcgnn.partition import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, Split
+from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
 from tests.support.planned import planned
 
@@ -84,6 +85,26 @@ def test_features_are_those_of_the_nearest_images(comm: MPI.Intracomm, comm_tmp_
         mine = np.concatenate([targets[:, None], edges.features.numpy()], axis=1)
     found = in_order(np.concatenate(comm.allgather(mine)))
     np.testing.assert_allclose(found, by_hand(), rtol=1e-12, atol=1e-13)
+
+
+def test_another_graph_is_measured_by_the_length_of_training(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    words = ("model.name=gine", RELATIVE, "train.dtype=float64", "train.epochs=1")
+    store = write(comm, comm_tmp_path)
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *words))
+    write(comm, comm_tmp_path, positions=2 * arrays()["positions"], box=2 * BOX)
+    saved = open_saved_model(run.path, None, str(store))
+    with (
+        ProcessGrid(comm) as grid,
+        StoredRows.opened(Context(grid, saved.config, scales=saved.scales()), ()) as stored,
+    ):
+        edges = read_edge_rows_of(stored)
+        ids = stored.store.read_original_id(stored.row_map.start, stored.row_map.stop)
+    mine = np.concatenate([ids[edges.targets][:, None], edges.features], axis=1)
+    expected = by_hand() * [1, *[1] * WIDTH, *[2] * 4]
+    found = in_order(np.concatenate(comm.allgather(mine)))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.several_ranks

@@ -111,6 +111,7 @@ class SavedModel:
             for name, tensor in self.checkpoint.features.items()
             if (scales_edges if Scales.is_of_edges(name) else scales_nodes and _of_features(name))
         }
+        lengths = {n: t for n, t in self.checkpoint.features.items() if n == Scales.LENGTH}
         facts, widths = self.trained, dict[str, int | None]()
         of_fields = self.config.train.task == "fields"
         if scales_nodes and not of_fields:
@@ -127,6 +128,9 @@ class SavedModel:
             if width != 0
             for field in ("mean", "deviation")
         }
+        # Old checkpoints lack the length: then it is measured on the graph.
+        expected |= dict.fromkeys(lengths, (torch.float64, (1,)))
+        scales |= lengths
         check_tensors(self.checkpoint, "features", scales, expected)
         return Scales.from_tensors(scales)
 
