@@ -57,7 +57,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
         series = table if series is None else series.joined(table, options.edge_series)
     if series is not None and series.of_edges and (options.undirected or source.undirected):
         series = replace(series, fluxes=_fluxes(series, options))
-    nodes = replace(nodes, **mesh, series=series)
+    nodes = replace(nodes, **mesh, series=series and series.in_order())
     of_edges = series is not None and series.of_edges
     if of_edges and options.ranks.moves_rows:
         raise OneReaderError("fields of edges")

@@ -79,8 +79,9 @@ class FieldSeries:
     """Fields at the times (T,) of consecutive trajectories, which agree in steps and rows.
 
     Trajectory r has the steps `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1. `unit` is
-    that of the times. The reverse of an edge has the negated value of a field in `fluxes`, and the
-    same value of other fields. Raises `InputError` for fields that do not agree.
+    that of the times, which come from `where`; `in_order` checks them. The reverse of an edge has
+    the negated value of a field in `fluxes`, and the same value of other fields. Raises
+    `InputError` for fields that do not agree.
     """
 
     times: FloatArray
@@ -88,6 +89,7 @@ class FieldSeries:
     fields: tuple[FieldArray, ...]
     unit: str = ""
     fluxes: frozenset[str] = frozenset()
+    where: str = "times"
 
     def __post_init__(self) -> None:
         firsts: dict[bool, FieldArray] = {}
@@ -113,6 +115,15 @@ class FieldSeries:
     def of_edges(self) -> bool:
         """Whether there are fields of edges."""
         return any(array.of_edges for array in self.fields)
+
+    def in_order(self) -> "FieldSeries":
+        """Return this series; raises `InputError` unless times rise in each trajectory."""
+        if (fault := fault_in_times(self.times, self.trajectory_starts)) is not None:
+            raise InputError(
+                f"{self.where}: {fault}; times must rise in each trajectory: sort the steps, or "
+                "say where trajectories begin (trajectory_starts, --trajectories)"
+            )
+        return self
 
     def joined(self, other: "FieldSeries", where: str) -> "FieldSeries":
         """Return these fields together with those of `other`, read from `where`; `InputError`."""
@@ -166,12 +177,7 @@ def timed(
         report(f"{where}: times are counted from the first, {times[0]}, to fit float64 exactly")
         times = times.astype(np.int64) - np.int64(times[0])
     times, starts = times.astype(np.float64), trajectory_starts.astype(np.int64)
-    if (fault := fault_in_times(times, starts)) is not None:
-        raise InputError(
-            f"{where}: {fault}; times must rise in each trajectory: sort the steps, or say where "
-            "trajectories begin (trajectory_starts, --trajectories)"
-        )
-    return replace(series, times=times, trajectory_starts=starts)
+    return replace(series, times=times, trajectory_starts=starts, where=where)
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,19 @@ def test_xdmf_series(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch)
     assert report.num_steps == 3
 
 
+def test_times_and_trajectories_beside_a_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = series(tmp_path / "flow.xdmf", times=(0, 2, 0))
+    np.save("starts.npy", np.array([0, 2, 3]))
+    np.save("times.npy", np.array([0, 1, 2]))
+    store, _ = read(path, trajectories="starts.npy")
+    assert store.trajectory_starts.tolist() == [0, 2, 3]
+    check_series(store, [0, 2, 0])
+    check_series(read(path, times="times.npy")[0], [0, 1, 2])
+
+
 def test_an_xdmf_series_has_groups_and_names_what_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
