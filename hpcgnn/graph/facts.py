@@ -94,6 +94,7 @@ class GraphFacts(Facts):
     num_graphs: int = 0
     directions: str = ""
     units: tuple[str, ...] = ()
+    step_length: float = 0.0
     predicted: tuple[str, ...] = ()
 
     def with_embeddings(self, width: int) -> "GraphFacts":

@@ -22,7 +22,8 @@ class Fields:
     """A graph in memory with fields by name, (T, N, F); nodes in their original order.
 
     Those of edges are (T, N, N, F), of a target and a source. Edges have features of both ends, and
-    one that is 1 where an end is below 3, else 0. There is a `gap` more before the sixth step.
+    one that is 1 where an end is below 3, else 0. There is a `gap` more before the sixth step,
+    and `length` before others.
     """
 
     adjacency: sp.csr_matrix
@@ -39,6 +40,7 @@ class Fields:
     units: dict[str, str] = field(default_factory=dict)
     of_edges: dict[str, np.ndarray] = field(default_factory=dict)
     gap: float = 0.0
+    length: float = 0.5
 
 
 def with_flows(fields: Fields, *, holes: float = 0.1) -> Fields:
@@ -150,7 +152,7 @@ def write_series(
                 writer.append_positions(fields.positions[order], [0.0] * fields.positions.shape[1])
             if fields.weights is not None:
                 writer.append_weights(fields.weights[order])
-            times = np.concatenate([0.5 * np.arange(n) for n in np.diff(fields.starts)])
+            times = np.concatenate([fields.length * np.arange(n) for n in np.diff(fields.starts)])
             times[5 : fields.starts[1]] += fields.gap
             writer.begin_fields(times, fields.starts, fields.units.get("times", "s"))
             for key, array in fields.values.items():

@@ -14,6 +14,7 @@ from typing_extensions import override
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree, raise_on_all
 from hpcgnn.config.config import Config
+from hpcgnn.console import report
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labels import Reading, label_nodes
@@ -167,7 +168,7 @@ class FieldObjective(OnGraph):
         with agree(context.grid.world):
             _require_fit(context.config, with_fields.facts, expected)
             if context.grid.rank == 0:
-                _check_names(context.config.graph.store, with_fields.facts, expected)
+                _compare(context.config, with_fields.facts, expected)
         # Rollouts have no loss, and a run of somebody else must not import the module of one.
         config = replace(context.config, fields=replace(context.config.fields, loss=""))
         return cls(with_fields, config, series, scales)
@@ -257,6 +258,9 @@ class FieldObjective(OnGraph):
 def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
     """Return the graph with facts that count its frame columns as features and targets."""
     facts = field_facts(graph.facts, series.columns, series.windows, scales)
+    facts = replace(
+        facts, step_length=float(np.median(series.lengths)) if len(series.lengths) else 0.0
+    )
     return replace(graph, facts=facts, rows=None, labels=None, split=None)
 
 
@@ -297,7 +301,14 @@ def _require_fit(config: Config, facts: GraphFacts, expected: GraphFacts) -> Non
         require_equal(config.graph.store, what, getattr(facts, key), getattr(expected, key))
 
 
-def _check_names(store: str, facts: GraphFacts, expected: GraphFacts) -> None:
+def _compare(config: Config, facts: GraphFacts, expected: GraphFacts) -> None:
+    """Compare names of features and the length of steps with those of training."""
+    store, (mine, trained) = config.graph.store, (facts.step_length, expected.step_length)
     check_names(store, "feature", facts.feature_names, expected.feature_names)
     names = facts.edge_feature_names, expected.edge_feature_names
     check_names(store, "feature of edges", *names)
+    if config.fields.ahead and mine and trained and abs(mine - trained) > _SAME_LENGTH * trained:
+        report(
+            f"{store}: has steps of {mine:g}, and the model was trained with steps of {trained:g}; "
+            "it takes each for one step"
+        )

@@ -320,7 +320,7 @@ def test_another_store_has_the_same_names_and_units(
         pass
 
 
-def test_another_store_has_its_features_in_the_same_order(
+def test_another_store_has_its_features_and_steps_compared(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -340,7 +340,12 @@ def test_another_store_has_its_features_in_the_same_order(
         predict(*asked, store("turned", ("b", "a")))
     with caplog.at_level("INFO", logger="hpcgnn"):
         predict(*asked, store("renamed", ("a", "new")))
-    told = "each feature is taken by its place, since names differ: 'new' here, 'b' in training"
+        told = "each feature is taken by its place, since names differ: 'new' here, 'b' in training"
+        assert (told in caplog.text) == (comm.rank == 0)
+        assert "has steps of" not in caplog.text
+        fields = replace(fields, length=0.25)
+        predict(*asked, store("shorter", ("a", "b")))
+    told = "has steps of 0.25, and the model was trained with steps of 0.5; it takes each for one"
     assert (told in caplog.text) == (comm.rank == 0)
 
 
