@@ -17,6 +17,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 
+from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.storage import CellMesh, require_file
 from hpcgnn.storage.netcdf import read_netcdf
@@ -66,6 +67,8 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
     if path.suffix.lower() == PVD:
         files, times = _listed(path)
     steps = _FileSteps(files, times)
+    if times is None and more and {"TimeValue", "TIME"} & steps.mesh.field_data.keys():
+        report(f"{path}: times in the files are not read; give --times or a .pvd, else steps count")
     alone = len(files) == 1 and path.suffix.lower() in _EXODUS
     return _ExodusSteps(path, steps.mesh) if alone and steps.mesh.point_data else steps
 

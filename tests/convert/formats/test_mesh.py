@@ -177,6 +177,18 @@ def test_an_xdmf_series_has_groups_and_names_what_is_ignored(
     assert report.ignored == ("data c of cells",)
 
 
+def test_times_in_files_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps, time = files(tmp_path), "times in the files are not read; give --times or a .pvd"
+    read(*steps)
+    assert time not in capsys.readouterr().err
+    for step in steps:
+        field = '<FieldData><DataArray Name="TimeValue" type="Float64" format="ascii">7</DataArray>'
+        mesh = step.read_text().replace("<Piece", f"{field}</FieldData><Piece")
+        step.write_text(mesh)
+    read(*steps)[0].close()
+    assert time in capsys.readouterr().err
+
+
 def test_points_at_one_place_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corners = np.concatenate([[0, 1, 2, 3], [1, 4, 2]])
     meshio.Mesh(POINTS[corners], [("quad", [[0, 1, 2, 3]]), ("triangle", [[4, 5, 6]])]).write(
