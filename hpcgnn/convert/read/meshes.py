@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 
 from hpcgnn.console import report
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, named
 from hpcgnn.storage import CellMesh, require_file
 from hpcgnn.storage.netcdf import read_netcdf
 from hpcgnn.typing import Array
@@ -235,6 +235,7 @@ class _XdmfSteps(MeshSteps):
     def __init__(self, path: Path, reader: Any) -> None:
         super().__init__(path)
         self._reader, self.count = reader, int(reader.num_steps)
+        _join_series(path, reader)
         points, cells = reader.read_points_cells()
         if points is None or not self.count:
             raise InputError(f"{path}: has no points, or no steps")
@@ -262,6 +263,24 @@ class _XdmfSteps(MeshSteps):
         points, cells = self._reader.read_points_cells()
         self._reader.mesh_grid = first
         _check_same(self.where(step), self.mesh, points, cells)
+
+
+def _join_series(path: Path, reader: Any) -> None:
+    """Add the data of other series in an .xdmf to the steps of the last, all that meshio reads.
+
+    dolfinx writes a series for each function. Raises `InputError` unless times and names fit.
+    """
+    series = [grid for grid in reader.domain if grid.get("GridType") == "Collection"]
+    times = [[time.get("Value") for time in grid.iter("Time")] for grid in series]
+    if any(each != times[-1] for each in times):
+        raise InputError(f"{path}: has several series of different times; write a file for each")
+    for other in series[:-1]:
+        for grid, more in zip(reader.collection, other, strict=True):
+            grid.extend(more.findall("Attribute"))
+    for grid in reader.collection:
+        names = [each.get("Name") for each in grid.findall("Attribute")]
+        if len(set(names)) < len(names):
+            raise InputError(f"{path}: has two data of one name among {named(names)}; rename one")
 
 
 def _texts(grid: Any, tag: str) -> list[str]:

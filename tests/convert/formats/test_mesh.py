@@ -145,6 +145,30 @@ def test_xdmf_series(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch)
     assert report.num_steps == 3
 
 
+def with_another_series(folder: Path, *changes: tuple[str, str]) -> Path:
+    """Write an .xdmf with one series of `T` and `u`, and an equal one, but for `changes`."""
+    path = series(folder / "flow.xdmf", form="XML")
+    start, one, end = re.split(
+        '(<Grid Name="Time.*)(?=<Grid Name="mesh")', path.read_text(), flags=re.DOTALL
+    )
+    other = one
+    for old, new in changes:
+        assert old in other
+        other = other.replace(old, new)
+    path.write_text(start + other + one + end)
+    return path
+
+
+def test_all_series_of_an_xdmf_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = with_another_series(tmp_path, ('Name="T"', 'Name="T2"'), ('Name="u"', 'Name="u2"'))
+    store, _ = read(path)
+    assert tuple(store.fields) == ("T", "T2", "u", "u2")
+    for step in range(3):
+        assert (store.read_field("u2", step, 0, 6) == step + 0.5).all()
+    check_series(store, [0, 0.5, 2])
+
+
 def test_times_and_trajectories_beside_a_series(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +431,14 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "xdmf order": (
         lambda f: series(f / "flow.xdmf", times=(0, 2, 1)),
         "step 2 is at 1, and step 1",
+    ),
+    "xdmf series of equal names": (
+        with_another_series,
+        r"flow\.xdmf: has two data of one name among .*; rename one",
+    ),
+    "xdmf series of other times": (
+        lambda f: with_another_series(f, ('Value="0.5"', 'Value="0.75"')),
+        r"flow\.xdmf: has several series of different times; write a file for each",
     ),
     "xdmf without its data": (
         lambda f: edit(f, "flow.h5", "gone.h5"),
