@@ -169,7 +169,9 @@ def _reading(path: Path) -> Iterator[Any]:
         kind = type(error).__name__
         reason = str(error) if str(error) not in ("", "1") else output.getvalue()
         reason = " ".join(reason.split())[:200] or kind
-        raise InputError(f"{path}: meshio cannot read it ({reason}); export it again") from error
+        raise InputError(
+            f"{path}: meshio cannot read it ({reason}); export it again, perhaps uncompressed"
+        ) from error
 
 
 class _FileSteps(MeshSteps):
