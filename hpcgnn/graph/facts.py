@@ -95,6 +95,7 @@ class GraphFacts(Facts):
     directions: str = ""
     units: tuple[str, ...] = ()
     step_length: float = 0.0
+    inputs: tuple[str, ...] = ()
     predicted: tuple[str, ...] = ()
 
     def with_embeddings(self, width: int) -> "GraphFacts":

@@ -130,6 +130,18 @@ class Columns(NamedTuple):
         return tuple(f"{name}={unit}" for name, unit in units.items())
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns that the model reads, of nodes and of edges, as FIELD:COLUMN."""
+        return tuple(
+            f"{field.name}:{part}"
+            for rows in self.rows
+            for name in rows.inputs
+            for field in rows.fields
+            if field.name == name
+            for part in field.components or range(field.num_columns)
+        )
+
+    @property
     def has_given(self) -> bool:
         """Whether the model reads fields that it does not predict."""
         return any(rows.width > rows.num_predicted for rows in self.rows)

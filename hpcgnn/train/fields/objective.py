@@ -281,6 +281,7 @@ def field_facts(
         class_names=(),
         targets=tuple(name for field in columns.targets for name in column_names(field)),
         units=columns.units,
+        inputs=columns.inputs,
         target_means=tuple(np.concatenate([scale.mean for scale in outputs]).tolist()),
         target_scales=tuple(np.concatenate([scale.deviation for scale in outputs]).tolist()),
     )
@@ -307,6 +308,11 @@ def _compare(config: Config, facts: GraphFacts, expected: GraphFacts) -> None:
     check_names(store, "feature", facts.feature_names, expected.feature_names)
     names = facts.edge_feature_names, expected.edge_feature_names
     check_names(store, "feature of edges", *names)
+    if expected.inputs:
+        # As many columns may belong to other fields.
+        of_fields = ([name.rpartition(":")[0] for name in f.inputs] for f in (facts, expected))
+        require_equal(store, "columns of the inputs", *of_fields)
+        check_names(store, "column of the inputs", facts.inputs, expected.inputs)
     if config.fields.ahead and mine and trained and abs(mine - trained) > _SAME_LENGTH * trained:
         report(
             f"{store}: has steps of {mine:g}, and the model was trained with steps of {trained:g}; "

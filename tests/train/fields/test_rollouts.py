@@ -349,6 +349,29 @@ def test_another_store_has_its_features_and_steps_compared(
     assert (told in caplog.text) == (comm.rank == 0)
 
 
+def test_inputs_of_another_store_have_as_many_columns(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fields = planted()
+    u = fields.values["u"]
+    for name, widths in {"series": (2, 1), "other": (1, 2)}.items():
+        values = {"u": u, **{key: u[..., :n] for key, n in zip("vw", widths, strict=True)}}
+        write_series(comm, comm_tmp_path, replace(fields, values=values), name=name)
+    words = ("train.epochs=1", "fields.horizons=[]", "fields.inputs=['u', 'v', 'w']")
+    run = train(comm, field_config(comm_tmp_path / "series.h5", comm_tmp_path / "run", *words))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    asked = (comm_tmp_path / "out.h5", "--rollout", 2, "--from", 3)
+    predict(*asked)
+    message = (
+        r"columns of the inputs \['u', 'u', 'v', 'w', 'w'\], but .* \['u', 'u', 'v', 'v', 'w'\]"
+    )
+    with pytest.raises(CollectiveInputError, match=message):
+        predict(*asked, "--store", comm_tmp_path / "other.h5")
+
+
 def test_a_step_function_goes_the_same_way(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     fields = planted()
     store = write_series(comm, comm_tmp_path, fields)
