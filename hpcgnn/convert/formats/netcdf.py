@@ -58,24 +58,24 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     coordinates: list[FloatArray] = []
     box: list[float] = []
     around: list[bool] = []
+    notes = ""
     for name, length in zip(grid, shape, strict=True):
         values = _coordinates(axes[name]) if name in axes else np.arange(length, dtype=np.float64)
         if not np.isfinite(values).all():
             raise InputError(f"{path}: {name} is not finite everywhere; fill in the coordinates")
         coordinates.append(values)
+        if name not in axes:
+            notes += f"; {name} has no coordinates, and counts points"
+        elif _is_longitude(axes[name]) and np.isclose(abs(values[-1] - values[0]), _CIRCLE):
+            notes += f"; {name} ends where it begins: without its last point the globe is joined"
         period, is_ring = _period(axes[name], values) if name in axes else (0.0, False)
         box.append(period)
         around.append(is_ring)
     if time is not None and not fields:
         _check_fields(path, numeric, time, grid)
     told = " and ".join(f"{name} ({length})" for name, length in zip(grid, shape, strict=True))
-    report(
-        f"{path}: a grid of {told}, at "
-        + ("no times" if time is None else f"the times {clock or f'0, 1, ... of {time}'}")
-        + "".join(
-            f"; {name} has no coordinates, and counts points" for name in grid if name not in axes
-        )
-    )
+    at_times = f"the times {clock or f'0, 1, ... of {time}'}" if time else "no times"
+    report(f"{path}: a grid of {told}, at {at_times}{notes}")
     points = np.meshgrid(*coordinates, indexing="ij")
     # In CF the last axis is x, unless the first axis is a longitude.
     order = range(len(grid))[:: 1 if grid[0] in axes and _is_longitude(axes[grid[0]]) else -1]

@@ -199,13 +199,19 @@ def test_longitudes_may_come_first(tmp_path: Path) -> None:
     [
         ([72.0, 144, 216, 288, 0], {"units": "degrees_east"}, 360, True),
         ([0.0, 72, 144, 216, 288], {"units": "degrees", "standard_name": "longitude"}, 360, True),
+        ([0.0, 90, 180, 270, 360], {"units": "degrees_east"}, 0, False),
         ([170.0, 175, 180, -175, -170], {"units": "degrees_east"}, 360, False),
         ([160.0, 165, 170, 175, 180], {"units": "degrees_east"}, 0, False),
         ([0.0, 72, 144, 216, 288], {"units": "m"}, 0, False),
     ],
 )
 def test_longitudes_may_begin_anywhere(
-    tmp_path: Path, lons: list[float], units: dict[str, object], period: float, is_ring: bool
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    lons: list[float],
+    units: dict[str, object],
+    period: float,
+    is_ring: bool,
 ) -> None:
     changes: Variables = {"lon": (("lon",), np.array(lons), units)}
     write_4(tmp_path / "globe.nc", {**GLOBE, **changes})
@@ -213,6 +219,8 @@ def test_longitudes_may_begin_anywhere(
         assert store.box == (period, 0)
         assert store.read_positions(0, 5)[:, 0].tolist() == lons
         assert (4 in store.read_adjacency(0, 1).indices) == is_ring
+    told = "lon ends where it begins: without its last point the globe is joined"
+    assert (told in capsys.readouterr().err) == (lons[-1] == 360)
 
 
 def with_time(name: str, units: str | None, *, own: bool = True) -> Variables:
