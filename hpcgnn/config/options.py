@@ -14,7 +14,12 @@ T = TypeVar("T")
 
 _INTEGERS_END = 1 << 63
 
-_TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_TYPE_NAMES = {
+    int: "a whole number",
+    float: "a number such as 0.5",
+    str: "text",
+    bool: "true or false",
+}
 
 Declared: TypeAlias = Declares | Mapping[Any, Declares] | Callable[[Any], Declares]
 """Traits of an option's values: of all except the default, of those in a mapping, or a function."""

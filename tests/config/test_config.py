@@ -68,6 +68,7 @@ def test_unknown_names_are_told_the_near_one_or_all(override: str, message: str)
         ("model.hidden=1.5", "model.hidden = 1.5: expected a whole number"),
         ("model.hidden=true", "model.hidden = True: expected a whole number"),
         ("model.dropout=true", "model.dropout = True: expected a number"),
+        ("fields.valid=.2", "fields.valid = '.2': expected a number such as 0.5"),
         ("model.residual=1", "model.residual = 1: expected true or false"),
         ("train.seeds=[1, 'x']", "train.seeds = 'x': expected a whole number"),
         ("graph.relations=3", "graph.relations = 3: expected text"),
