@@ -22,7 +22,8 @@ def metis(seed: int = 0, imbalance: float = 0.05, objective: MetisObjective = "c
     minus one. The objective ``cut`` counts edges between parts; ``volume`` counts all rows that
     parts exchange, which takes METIS minutes if nodes have hundreds of neighbours.
 
-    Raises InputError if the graph is too large for the index type that pymetis was built with.
+    Raises InputError if the graph is too large for the index type that pymetis was built with, or
+    for the memory.
     """
     if not imbalance > 0:
         raise InputError(f"imbalance is {imbalance}: METIS needs a value above 0, such as 0.05")
@@ -66,14 +67,21 @@ def weighted_metis(
     scaled = node_weights // max(scale, 1)
     kind = pymetis.ObjType.VOL if objective == "volume" else pymetis.ObjType.CUT
     options = pymetis.Options(seed=seed, ufactor=max(1, round(1000 * imbalance)), objtype=kind)
-    result = pymetis.part_graph(
-        num_parts,
-        pymetis.CSRAdjacency(*(array.astype(index, copy=False) for array in weighted[:2])),
-        vweights=scaled.astype(index, copy=False),
-        eweights=edge_weights.astype(index, copy=False),
-        recursive=False,
-        options=options,
-    )
+    adjacency = pymetis.CSRAdjacency(*(each.astype(index, copy=False) for each in weighted[:2]))
+    weights = {
+        "vweights": scaled.astype(index, copy=False),
+        "eweights": edge_weights.astype(index, copy=False),
+    }
+    try:
+        result = pymetis.part_graph(
+            num_parts, adjacency, **weights, recursive=False, options=options
+        )
+    except RuntimeError:
+        # pymetis does not tell which; METIS takes SIGTERM for an error of its own.
+        raise InputError(
+            "metis: out of memory, or stopped by a signal; give it more memory, or use --method "
+            "volume on several ranks, which share the graph"
+        ) from None
     return np.asarray(result.vertex_part, np.int32)
 
 

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -88,6 +90,28 @@ def test_metis_names_the_limit_of_its_indices(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pymetis, "zero_copy_dtype", lambda: np.dtype(np.int8))
     with pytest.raises(InputError, match=r"limit 127 .*--method volume, block or random"):
         metis()(ring(100), 2)
+
+
+LACKS_MEMORY = """
+import resource
+import numpy as np
+from pathlib import Path
+from hpcgnn.partition.metis import weighted_metis
+ends = np.arange(1_000_000)
+# A ring.
+neighbours = np.sort(np.stack([(ends - 1) % 1_000_000, (ends + 1) % 1_000_000], 1)).astype(np.int32)
+offsets, ones = 2 * np.arange(1_000_001, dtype=np.int32), np.ones(2_000_000, np.int32)
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+size = pages * resource.getpagesize() + (56 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+weighted_metis((offsets, neighbours.ravel(), ones, ones[:1_000_000]), 4, 0, 0.05)
+"""
+
+
+def test_metis_without_memory_says_so() -> None:
+    words = [sys.executable, "-c", LACKS_MEMORY]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert "InputError: metis: out of memory, or stopped by a signal; give" in done.stderr
 
 
 def test_metis_balances_weights_beyond_what_it_counts_to() -> None:
