@@ -31,6 +31,8 @@ remove_archive() {
 }
 
 on_every_host() {
+    # After `sbatch --export=...` srun gives the hosts nothing of this environment, not even PATH.
+    export PATH SLURM_EXPORT_ENV=ALL
     srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 "$@"
 }
 

@@ -55,7 +55,9 @@ def test_ranks_start_from_an_archive(cluster: Cluster, folder: Path, tmp_path: P
     archive = cluster.directory / "hpcgnn.tar"
     with tarfile.open(archive, "w") as file:
         file.add(packed, ".")
-    code = f'cd {folder}; HPCGNN_ARCHIVE={archive} sbatch --output=archive.out "$@"'
+    # Without PATH.
+    options = "--export=HPCGNN_SITE,HPCGNN_ARCHIVE --output=archive.out"
+    code = f'cd {folder}; HPCGNN_ARCHIVE={archive} sbatch {options} "$@"'
     words = ("bash", "-c", code, "bash")
     run = ("jobs/train.sbatch", "graph.store=mine.4.h5", "run.dir=runs/archive")
     cluster.run(*words, "--wait", *run, "train.epochs=2", timeout_s=300)
