@@ -90,6 +90,8 @@ def test_a_request_brings_rows_and_adds_them_back(comm: MPI.Intracomm) -> None:
     x = np.random.default_rng(9).integers(0, 99, (NUM_NODES, 2))
     rows = request.rows(x[mine])
     np.testing.assert_array_equal(rows, x[wanted[comm.rank]])
+    is_local = row_map.is_local(wanted[comm.rank])
+    assert request.num_from_others == np.count_nonzero(~is_local)
     times = np.bincount(np.concatenate(wanted), minlength=NUM_NODES)[:, None]
     np.testing.assert_array_equal(request.add_back(rows), (times * x)[mine])
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from hpcgnn.autograd import EdgeInputs, rematerialised
 from hpcgnn.autograd.messages import chain, edge_messages
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.nn import GraphView
+from hpcgnn.nn import GraphView, ModelShape, make_model
 from hpcgnn.nn.edge_linear import EdgeLinear
 from hpcgnn.nn.models.gatedgcn import GatedLayer
 from hpcgnn.nn.models.meshgraphnet import Processor
@@ -258,3 +258,9 @@ def test_three_maps_are_one_of_the_rows_side_by_side(out_width: int) -> None:
         torch.cat([targets, sources, states], dim=1), linear.weight, linear.bias
     )
     torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-12)
+
+
+def test_a_model_that_predicts_edges_alone_has_no_columns_for_nodes() -> None:
+    shape = ModelShape(num_features=FEATURES, num_classes=0, hidden=WIDTH, num_layers=1)
+    model: Any = make_model("gcnii", shape, directed=False, seed=1, dtype=torch.float64)
+    assert model.output(numbers(NUM_NODES, WIDTH)).shape == (NUM_NODES, 0)
