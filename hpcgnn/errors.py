@@ -211,5 +211,6 @@ def exit_on_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+        # Training that has ended keeps its own handler.
+        if signal.getsignal(signal.SIGTERM) in (leave, signal.SIG_IGN):
             signal.signal(signal.SIGTERM, before)

@@ -62,6 +62,15 @@ def _reads(config: Config, section: str) -> bool:
     return task != "programs" or section not in (*_OF_GRAPHS, "exchange")
 
 
+def _uses(config: Config, section: str) -> bool:
+    """Return whether a section may have an effect that is no refusal; see `_reads`."""
+    if ":" in config.train.task:
+        return True
+    if section == "sampling":
+        return trains_in_steps(config)
+    return "fields" in config.train.tasks if section == "fields" else _reads(config, section)
+
+
 def unread(config: Config) -> str:
     """Return a line that names options which differ from their defaults and have no effect.
 
@@ -76,12 +85,7 @@ def unread(config: Config) -> str:
             for option in dataclasses.fields(options)
             if getattr(options, option.name) != _default(option)
         }
-        reads = _reads(config, section.name) or ":" in task
-        if section.name == "sampling":
-            reads = reads or trains_in_steps(config)
-        if section.name == "fields" and ":" not in task:
-            reads = "fields" in config.train.tasks
-        if changed and not reads:
+        if changed and not _uses(config, section.name):
             keys = ", ".join(f"{section.name}.{name}" for name in changed)
             notes.append(f"{keys} (train.task = {show(task)})")
             continue

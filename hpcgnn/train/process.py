@@ -1,5 +1,6 @@
 """The process of a rank: its threads and dense products, and requests to stop it."""
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -32,7 +33,7 @@ class StopRequest:
 def stop_on_signals() -> Iterator[StopRequest]:
     """Turn SIGTERM and SIGUSR1 into a request while the block runs, the last one of a process.
 
-    After a block without error they are ignored: one that is repeated, or comes late, must not
+    After a block without error they have no effect: one that is repeated, or comes late, must not
     change the exit status while MPI ends.
     """
     request = StopRequest()
@@ -45,10 +46,13 @@ def stop_on_signals() -> Iterator[StopRequest]:
     }
     try:
         yield request
-        before = dict.fromkeys(before, signal.SIG_IGN)
-    finally:
+    except BaseException:
         for number, handler in before.items():
             signal.signal(number, handler)
+        raise
+    for number in before:
+        # Until then the handler stays: processes started meanwhile would inherit ignored signals.
+        atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 @collective

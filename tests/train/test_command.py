@@ -166,3 +166,23 @@ def test_worlds_of_size_one_are_noticed(tmp_path: Path, store: Path) -> None:
     assert "--mpi=pmix" in line
     assert second == ""
     assert not (tmp_path / "run").exists()
+
+
+AFTER_TRAINING = """
+import os, signal, subprocess
+from hpcgnn.train.process import stop_on_signals
+with stop_on_signals() as request:
+    os.kill(os.getpid(), signal.SIGUSR1)
+assert request.received == "SIGUSR1"
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    os.kill(os.getpid(), number)
+child = subprocess.run(["bash", "-c", "trap 'exit 3' TERM; kill -TERM $$; exit 4"])
+print(child.returncode)
+"""
+
+
+@pytest.mark.max_ranks(1)
+def test_late_signals_change_nothing_and_later_processes_hear_theirs() -> None:
+    words = [sys.executable, "-c", AFTER_TRAINING]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "3\n"), ended.stderr
