@@ -39,7 +39,13 @@ from hpcgnn.kernels.exact import (
     exact_total,
     ordered_product,
 )
-from hpcgnn.kernels.losses import SigmoidTargets, SoftmaxTargets, sigmoid_loss, softmax_loss
+from hpcgnn.kernels.losses import (
+    RowMap,
+    SigmoidTargets,
+    SoftmaxTargets,
+    sigmoid_loss,
+    softmax_loss,
+)
 from hpcgnn.kernels.messages import (
     EdgeEnds,
     NormSums,

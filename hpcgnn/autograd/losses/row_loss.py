@@ -11,10 +11,18 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from hpcgnn import kernels
 from hpcgnn.autograd.epilogue import epilogue_gradient
 from hpcgnn.autograd.losses.mapped_rows import MappedRows
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.numerics.mixed import like_rows, multiply, narrowed, weight_gradient
+from hpcgnn.autograd.numerics.mixed import (
+    like_rows,
+    maps_by_kernel,
+    multiply,
+    narrowed,
+    weight_gradient,
+)
+from hpcgnn.kernels.losses import Logits
 from hpcgnn.typing import FloatArray
 
 _CHUNK_BYTES = 3 << 19
@@ -23,7 +31,7 @@ _CHUNK_BYTES = 3 << 19
 
 class _Write(Protocol):
     def __call__(
-        self, chunk: slice, logits: FloatArray, losses: FloatArray, gradient: FloatArray | None
+        self, chunk: slice, logits: Logits, losses: FloatArray, gradient: Logits | None
     ) -> None: ...
 
 
@@ -32,8 +40,8 @@ class RowLoss:
     """A loss ``Σ_i f_i l_i / d`` of rows in main memory; its factors f are (rows,), None for ones.
 
     For a chunk of rows, `write` writes l to `losses` (n,) and the gradient of ``Σ_i f_i l_i / d``
-    to `gradient`, None to skip it. This is like the logits (n, C) and may be in their memory. `add`
-    sums losses up, see `Arithmetic.loss`.
+    to `gradient`, None to skip it. This is like the logits (n, C), or a map of which they are the
+    result, and may be in their memory. `add` sums losses up, see `Arithmetic.loss`.
     """
 
     write: _Write
@@ -78,6 +86,12 @@ class _OfMap(torch.autograd.Function):
         losses, for_weight = weight.new_empty(num_rows), torch.zeros_like(weight)
         for_rows = memory_of(rows).empty(rows, rows.shape) if ctx.needs_input_grad[1] else None
         for_bias = None if bias is None else torch.zeros_like(bias)
+        gradients = for_rows, for_weight, for_bias
+        ctx.save_for_backward(*gradients)
+        if maps_by_kernel(rows, weight):
+            operands = rows, narrow.to(weight.dtype).contiguous(), bias
+            loss.write(slice(None), _row_map(operands), losses.numpy(), _row_map(gradients))
+            return loss.total(losses)
         step = max(1, _CHUNK_BYTES // (weight.element_size() * (width + len(weight))))
         buffer = memory_of(weight).empty(weight, (min(step, num_rows), len(weight)))
         for start in range(0, num_rows, step):
@@ -92,12 +106,18 @@ class _OfMap(torch.autograd.Function):
                 for_bias += sums
             if for_rows is not None:
                 multiply(gradient, narrow, for_rows[chunk])
-        ctx.save_for_backward(for_rows, for_weight, for_bias)
         return loss.total(losses)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return None, *_scaled(ctx.saved_tensors, gradients[0])
+
+
+def _row_map(operands: tuple[Tensor | None, ...]) -> kernels.RowMap:
+    arrays: list[Any] = [
+        None if each is None else memory_of(each).array(each.detach()) for each in operands
+    ]
+    return kernels.RowMap(*arrays)
 
 
 def _scaled(saved: tuple[Tensor | None, ...], of_loss: Tensor) -> list[Tensor | None]:

@@ -6,6 +6,7 @@ from torch.nn import functional
 from hpcgnn import kernels
 from hpcgnn.autograd.losses.row_loss import RowLoss
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.kernels.losses import Logits
 from hpcgnn.typing import FloatArray
 
 
@@ -26,9 +27,7 @@ def sigmoid_entropy_sum(
     if factors is not None:
         factors = factors.to(logits.dtype).reshape(-1).contiguous()
 
-    def write(
-        chunk: slice, logits: FloatArray, losses: FloatArray, gradient: FloatArray | None
-    ) -> None:
+    def write(chunk: slice, logits: Logits, losses: FloatArray, gradient: Logits | None) -> None:
         targets = kernels.SigmoidTargets(logits, target[chunk].numpy())
         shares = None if factors is None else factors[chunk].numpy()
         kernels.sigmoid_loss(targets, losses, gradient, factors=shares, scale=1 / divisor)

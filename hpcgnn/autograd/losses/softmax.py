@@ -7,6 +7,7 @@ from hpcgnn import kernels
 from hpcgnn.autograd.losses.row_loss import RowLoss
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.plain import arithmetic
+from hpcgnn.kernels.losses import Logits
 from hpcgnn.typing import FloatArray
 
 
@@ -30,9 +31,7 @@ def cross_entropy_sum(
     if factors is not None:
         factors = factors.to(logits.dtype).contiguous()
 
-    def write(
-        chunk: slice, logits: FloatArray, losses: FloatArray, gradient: FloatArray | None
-    ) -> None:
+    def write(chunk: slice, logits: Logits, losses: FloatArray, gradient: Logits | None) -> None:
         targets = kernels.SoftmaxTargets(logits, classes[chunk], smoothing)
         shares = None if factors is None else factors[chunk].numpy()
         kernels.softmax_loss(targets, losses, gradient, factors=shares, scale=1 / divisor)

@@ -200,6 +200,19 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     return total
 
 
+def maps_by_kernel(rows: Tensor, weight: Tensor) -> bool:
+    """Return whether kernels of this package are the fastest for a map and its gradients.
+
+    The weight is ``(columns, terms)``.
+    """
+    return (
+        type(rows) is Tensor
+        and rows.is_contiguous()
+        and _multiplies(rows, weight.dtype)
+        and (kernels_are_fast() or max(weight.shape) <= _NARROW)
+    )
+
+
 def _takes_kernel(rows: Tensor, other: Tensor, *, is_summed: bool = False) -> bool:
     """Return whether kernels of this package multiply rows; `other` is the result.
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "dense/mapped_loss.h"
 #include "pattern/pattern.h"
 #include "rows/rows.h"
 #include "simd/half.h"
@@ -207,6 +208,27 @@ void test_softmax_loss(int threads, Isa isa) {
     check(std::abs(static_cast<double>(gradient[i * kWidth + label]) - expected) < 1e-4,
           "softmax minus target");
     check(std::abs(rest) < 1e-4, "both sum up to one");
+  }
+
+  // A map that changes nothing.
+  std::vector<float> weight(kWidth * kWidth), bias(kWidth), same(kRows), for_rows(kRows * kWidth),
+      for_weight(kWidth * kWidth), for_bias(kWidth);
+  for (std::size_t c = 0; c < kWidth; ++c) weight[c * kWidth + c] = 1;
+  const RowMap map{logits.data(), weight.data(),     bias.data(), kRows, kWidth,
+                   kWidth,        Storage::kFloat32, threads,     isa};
+  mapped_loss(map, SoftmaxLoss{targets, same.data(), {factors.data(), 2.0, nullptr}},
+              {for_rows.data(), for_weight.data(), for_bias.data()});
+  check(same == losses, "losses of a map");
+  check(for_rows == gradient, "gradient of the rows of a map");
+  for (std::size_t c = 0; c < kWidth; ++c) {
+    double first = 0, total = 0;
+    for (std::size_t i = 0; i < kRows; ++i) {
+      const auto each = static_cast<double>(gradient[i * kWidth + c]);
+      first += each * static_cast<double>(logits[i * kWidth]);
+      total += each;
+    }
+    check(std::abs(static_cast<double>(for_weight[c * kWidth]) - first) < 1e-3, "of its weight");
+    check(std::abs(static_cast<double>(for_bias[c]) - total) < 1e-3, "of its bias");
   }
 }
 

@@ -2,22 +2,22 @@
 
 #include <algorithm>
 
+#include "dense/pieces.h"
+#include "dense/widened.h"
 #include "parallel.h"
-#include "rows/rows.h"
 #include "simd/isa.h"
 
 namespace hpcgnn::kernels {
 namespace {
 
-/// With fewer operations, threads cost more than they save.
-constexpr std::int64_t kSerial = 1 << 20;
 /// Rows of a task: whole tiles of every instruction set.
 constexpr std::int64_t kTaskRows = 48;
-/// Rows that are widened together, in a product and in a contraction.
+/// Rows of a task of a product that widens rows, and rows that a contraction widens together.
 constexpr std::int64_t kWidenedRows = 192, kContractedRows = 64;
-/// Rows of a piece of a tall contraction, and bounds on the pieces and on the numbers of their
-/// sums.
-constexpr std::int64_t kPieceRows = 1 << 13, kMostPieces = 64, kPieceElements = 1 << 20;
+/// Rows of a piece of a tall contraction.
+constexpr std::int64_t kPieceRows = 1 << 13;
+/// Rows that a product widens together: whole tiles, of about a third of a level-1 cache.
+constexpr std::int64_t kTileRows = 12, kWidenedBytes = 1 << 14;
 
 int place(Storage storage) { return storage == Storage::kFloat64 ? 1 : 0; }
 
@@ -36,59 +36,15 @@ void fill_panels(const MatrixView& m, int panel, T* out) {
 }
 
 int threads_for(std::int64_t rows, std::int64_t inner, std::int64_t columns, int requested) {
-  return 2 * rows * inner * columns < kSerial ? 1 : resolve_threads(requested);
+  return 2 * rows * inner * columns < kSerialOperations ? 1 : resolve_threads(requested);
 }
-
-/// A few rows at a time in float32, of rows that may have 16 bits a number.
-class Widened {
- public:
-  Widened(Storage storage, Isa isa, std::int64_t width)
-      : is_half_(storage_bytes(storage) == 2), width_(width) {
-    if (!is_half_) return;
-    widen_ = table_of<RowsTable>(isa).convert[static_cast<int>(storage)][kWide];
-    narrow_ = table_of<RowsTable>(isa).convert[kWide][static_cast<int>(storage)];
-    numbers_ = Buffer(kWidenedRows * width * static_cast<std::int64_t>(sizeof(float)));
-  }
-
-  std::int64_t row_bytes() const { return width_ * (is_half_ ? 2 : 4); }
-
-  /// The rows from `first` on, as they are stored.
-  const void* at(const void* rows, std::int64_t first) const {
-    return static_cast<const char*>(rows) + first * row_bytes();
-  }
-
-  /// Read `count` rows from row `first` on.
-  const void* load(const void* rows, std::int64_t first, std::int64_t count) const {
-    if (!is_half_) return at(rows, first);
-    // The rows lie side by side: they are converted as one.
-    widen_({at(rows, first), nullptr, numbers_.get(), 1, count * width_}, 0, 1);
-    return numbers_.get();
-  }
-
-  /// Where to write rows from row `first` on, before `store`.
-  void* room(void* rows, std::int64_t first) const {
-    return is_half_ ? numbers_.get() : const_cast<void*>(at(rows, first));
-  }
-
-  void store(void* rows, std::int64_t first, std::int64_t count) const {
-    if (is_half_)
-      narrow_({numbers_.get(), nullptr, const_cast<void*>(at(rows, first)), 1, count * width_}, 0,
-              1);
-  }
-
- private:
-  static constexpr int kWide = static_cast<int>(Storage::kFloat32);
-  RowsTable::Kernel widen_ = nullptr, narrow_ = nullptr;
-  bool is_half_;
-  std::int64_t width_;
-  Buffer numbers_;
-};
 
 /// total += upper^T rows by widened pieces that stay in cache.
 void contract_widened(const ContractArguments& a, Storage upper_storage, Storage rows_storage,
                       Isa isa) {
   const auto kernel = table_of<ProductsTable>(isa).contract[place(Storage::kFloat32)];
-  const Widened upper(upper_storage, isa, a.width), rows(rows_storage, isa, a.columns);
+  const Widened upper(upper_storage, isa, a.width, kContractedRows);
+  const Widened rows(rows_storage, isa, a.columns, kContractedRows);
   for (std::int64_t start = 0; start < a.num_rows; start += kContractedRows) {
     ContractArguments part = a;
     part.num_rows = std::min(kContractedRows, a.num_rows - start);
@@ -100,12 +56,6 @@ void contract_widened(const ContractArguments& a, Storage upper_storage, Storage
     part.ahead[1] = {rows.at(a.rows, next), left * rows.row_bytes()};
     kernel(part, 0, a.width);
   }
-}
-
-template <class T>
-void add_pieces(const T* pieces, std::int64_t count, std::int64_t size, T* total) {
-  for (std::int64_t piece = 0; piece < count; ++piece, pieces += size)
-    for (std::int64_t k = 0; k < size; ++k) total[k] += pieces[k];
 }
 
 }  // namespace
@@ -145,20 +95,24 @@ void contract(const ContractArguments& a, Storage storage, int num_threads, Isa 
 void multiply_widened(const MultiplyArguments& a, Storage rows_storage, Storage out_storage,
                       int num_threads, Isa isa) {
   const auto kernel = table_of<ProductsTable>(isa).multiply[place(Storage::kFloat32)];
+  const auto row_bytes = a.inner * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t tiles = kWidenedBytes / std::max<std::int64_t>(1, row_bytes * kTileRows);
+  const std::int64_t together = std::clamp(tiles * kTileRows, kTileRows, kWidenedRows);
   const auto compute = [&](std::int64_t task) {
-    const std::int64_t first = task * kWidenedRows;
-    const std::int64_t count = std::min(kWidenedRows, a.num_rows - first);
-    const Widened rows(rows_storage, isa, a.inner), sums(out_storage, isa, a.columns);
-    MultiplyArguments part = a;
-    part.rows = rows.load(a.rows, first, count);
-    if (a.from && !a.repeats) part.from = sums.load(a.from, first, count);
-    part.out = sums.room(a.out, first);
-    part.num_rows = count;
-    part.ahead = rows.at(a.rows, first + count);
-    part.ahead_row_bytes = rows.row_bytes();
-    for (std::int64_t i = 0; i < count; i += kTaskRows)
-      kernel(part, i, std::min(count, i + kTaskRows));
-    sums.store(a.out, first, count);
+    const Widened rows(rows_storage, isa, a.inner, together);
+    const Widened sums(out_storage, isa, a.columns, together);
+    const std::int64_t last = std::min(a.num_rows, (task + 1) * kWidenedRows);
+    for (std::int64_t first = task * kWidenedRows; first < last; first += together) {
+      MultiplyArguments part = a;
+      part.num_rows = std::min(together, last - first);
+      part.rows = rows.load(a.rows, first, part.num_rows);
+      if (a.from && !a.repeats) part.from = sums.load(a.from, first, part.num_rows);
+      part.out = sums.room(a.out, first);
+      part.ahead = rows.at(a.rows, first + part.num_rows);
+      part.ahead_row_bytes = rows.row_bytes();
+      kernel(part, 0, part.num_rows);
+      sums.store(a.out, first, part.num_rows);
+    }
   };
   parallel_tasks(threads_for(a.num_rows, a.inner, a.columns, num_threads),
                  (a.num_rows + kWidenedRows - 1) / kWidenedRows, compute);
@@ -169,39 +123,24 @@ void contract_tall(const ContractArguments& a, Storage upper, Storage rows_stora
   const std::int64_t upper_bytes = storage_bytes(upper), rows_bytes = storage_bytes(rows_storage);
   const bool is_half = upper_bytes == 2 || rows_bytes == 2;
   const Storage sums = accumulator_of(upper);
-  const std::int64_t size = a.width * a.pitch, bytes = storage_bytes(sums);
   const auto kernel = table_of<ProductsTable>(isa).contract[place(sums)];
-  const auto run = [&](const ContractArguments& part) {
+  const int threads = threads_for(a.num_rows, a.width, a.columns, num_threads);
+  const Pieces pieces{a.num_rows, kPieceRows, a.width * a.pitch};
+  const auto add = [&](std::int64_t first, std::int64_t last, void* total) {
+    ContractArguments part = a;
+    part.upper = static_cast<const char*>(a.upper) + first * a.width * upper_bytes;
+    part.rows = static_cast<const char*>(a.rows) + first * a.columns * rows_bytes;
+    part.total = total;
+    part.num_rows = last - first;
     if (is_half)
       contract_widened(part, upper, rows_storage, isa);
     else
       kernel(part, 0, a.width);
   };
-  const std::int64_t most = std::min(kMostPieces, kPieceElements / std::max<std::int64_t>(1, size));
-  const std::int64_t count = std::min(most, (a.num_rows + kPieceRows - 1) / kPieceRows);
-  if (count <= 1) {
-    run(a);
-    return;
-  }
-  const std::int64_t rows = (a.num_rows + count - 1) / count;
-  const Buffer pieces(count * size * bytes);
-  char* const totals = static_cast<char*>(pieces.get());
-  const auto compute = [&](std::int64_t piece) {
-    ContractArguments part = a;
-    const std::int64_t first = std::min(a.num_rows, piece * rows);
-    part.upper = static_cast<const char*>(a.upper) + first * a.width * upper_bytes;
-    part.rows = static_cast<const char*>(a.rows) + first * a.columns * rows_bytes;
-    part.total = totals + piece * size * bytes;
-    part.num_rows = std::min(rows, a.num_rows - first);
-    std::fill_n(static_cast<char*>(part.total), size * bytes, '\0');
-    run(part);
-  };
-  parallel_tasks(threads_for(a.num_rows, a.width, a.columns, num_threads), count, compute);
   if (sums == Storage::kFloat64)
-    add_pieces(static_cast<const double*>(pieces.get()), count, size,
-               static_cast<double*>(a.total));
+    add_by_pieces(pieces, threads, static_cast<double*>(a.total), add);
   else
-    add_pieces(static_cast<const float*>(pieces.get()), count, size, static_cast<float*>(a.total));
+    add_by_pieces(pieces, threads, static_cast<float*>(a.total), add);
 }
 
 }  // namespace hpcgnn::kernels

@@ -52,14 +52,26 @@ struct ProductKernels {
     std::int64_t out_pitch;
   };
 
-  /// The sums of R rows in N registers each: `factor(k, r)` is an element of row r, `panel + k *
-  /// pitch` the row of the panel that it multiplies. Lanes beyond the panel's columns are read only
-  /// if `kFilled`. `inner` cache lines at `ahead`, unless it is null, are prefetched meanwhile.
-  template <int R, int N, bool kFilled, class Factor>
+  /// What multiplies the rows of a panel: for row k, element r is `at[k * step + r * pitch]`.
+  struct Factors {
+    const Scalar* at;
+    std::int64_t step, pitch;
+  };
+
+  /// The sums of R rows in N registers each: row `panel + k * pitch` of the panel times factor r of
+  /// row k is added to row r, for each k below `inner`. Lanes beyond the panel's columns are read
+  /// only if `kFilled`; then factors have a step of 1, else a pitch of 1. Meanwhile `ahead` is
+  /// prefetched.
+  template <int R, int N, bool kFilled>
   HPCGNN_INLINE static void tile(std::int64_t inner, const Scalar* panel, std::int64_t pitch,
-                                 Columns there, const Sums& s, const Factor& factor,
-                                 const void* ahead) {
-    const std::byte* const fetched = static_cast<const std::byte*>(ahead);
+                                 Columns there, const Sums& s, const Factors& factors,
+                                 Unread ahead) {
+    // A pointer for each row is more than there are registers; addresses take a pitch, or twice.
+    constexpr int kTogether = kFilled ? 3 : R, kPointers = (R + kTogether - 1) / kTogether;
+    const std::int64_t step = kFilled ? 1 : factors.step, apart = kFilled ? factors.pitch : 1;
+    const Scalar* at[kPointers];
+#pragma GCC unroll 4
+    for (int p = 0; p < kPointers; ++p) at[p] = factors.at + p * kTogether * apart;
     Reg sums[R][N];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
@@ -69,16 +81,19 @@ struct ProductKernels {
     }
     const auto pass = [&](const auto& load) {
       for (std::int64_t k = 0; k < inner; ++k) {
-        if (fetched) prefetch_far(fetched, k * kLine);
+        if (k * kLine < ahead.bytes)
+          prefetch_far(static_cast<const std::byte*>(ahead.data), k * kLine);
         Reg row[N];
 #pragma GCC unroll 2
         for (int n = 0; n < N; ++n) row[n] = load(panel + k * pitch, n);
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-          const Reg value = V::broadcast(factor(k, r));
+          const Reg value = V::broadcast(at[r / kTogether][r % kTogether * apart]);
 #pragma GCC unroll 2
           for (int n = 0; n < N; ++n) sums[r][n] = V::fma(value, row[n], sums[r][n]);
         }
+#pragma GCC unroll 4
+        for (int p = 0; p < kPointers; ++p) at[p] = opaque(at[p] + step);
       }
     };
     if (kFilled || there.count >= N * kLanes)
@@ -115,9 +130,9 @@ struct ProductKernels {
     const Scalar* const panels = static_cast<const Scalar*>(a.panels);
     Scalar* const out = static_cast<Scalar*>(a.out);
     const std::int64_t pitch = a.inner;
+    const auto row_bytes = pitch * static_cast<std::int64_t>(sizeof(Scalar));
     // Long rows are more streams than processors prefetch.
-    const bool fetches =
-        pitch * static_cast<std::int64_t>(sizeof(Scalar)) >= 4 * kLine && pitch <= kInner;
+    const bool fetches = row_bytes >= 4 * kLine && pitch <= kInner;
     // If there is nothing to add up, one pass writes `from`.
     for (std::int64_t k = 0; k == 0 || k < a.inner; k += kInner) {
       const Scalar* const from = k ? out : static_cast<const Scalar*>(a.from);
@@ -128,16 +143,16 @@ struct ProductKernels {
         const Scalar* const panel = panels + c * a.inner + k * kPanel;
         cover(first, last, there, [&]<int R, int N>(std::int64_t i) {
           const Scalar* const read = rows + i * a.inner + k;
-          const void* ahead = nullptr;
-          if (fetches && c == 0)
-            ahead = a.ahead
-                        ? far_address(static_cast<const std::byte*>(a.ahead), i * a.ahead_row_bytes)
+          Unread ahead;
+          if (fetches && c == 0) {
+            ahead.bytes = R * (a.ahead ? a.ahead_row_bytes : row_bytes);
+            ahead.data =
+                a.ahead ? far_address(static_cast<const std::byte*>(a.ahead), i * a.ahead_row_bytes)
                         : far_address(read, R * pitch);
+          }
           const Sums sums{from ? from + i * from_pitch + c : nullptr, from_pitch,
                           out + i * a.columns + c, a.columns};
-          tile<R, N, true>(
-              inner, panel, kPanel, there, sums,
-              [&](std::int64_t j, int r) { return read[r * pitch + j]; }, ahead);
+          tile<R, N, true>(inner, panel, kPanel, there, sums, {read, 1, pitch}, ahead);
         });
       }
     }
@@ -164,10 +179,7 @@ struct ProductKernels {
           Scalar* const out = total + i * a.pitch + c;
           Unread& next = ahead[ahead[0].bytes <= 0];
           const Sums sums{out, a.pitch, out, a.pitch};
-          tile<R, N, false>(
-              count, rows + c, a.columns, there, sums,
-              [&](std::int64_t k, int r) { return upper[k * width + i + r]; },
-              next.bytes > 0 ? next.data : nullptr);
+          tile<R, N, false>(count, rows + c, a.columns, there, sums, {upper + i, width, 1}, next);
           next = {far_address(static_cast<const std::byte*>(next.data), count * kLine),
                   next.bytes - count * kLine};
         });

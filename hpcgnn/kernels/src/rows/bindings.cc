@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "dense/mapped_loss.h"
 #include "pattern/pattern.h"
 #include "rows/dots.h"
 #include "rows/epilogue.h"
@@ -262,24 +263,36 @@ void py_dequantise_rows(const Pitched<const std::uint8_t>& packed, const Offsets
   dequantise_rows(arguments);
 }
 
-/// The data of an array of the dtype of the logits, in rows of `row_width` numbers; null for none.
-template <class Array>
-auto beside(const char* name, Array& array, const AnyMatrix& logits, std::int64_t row_width) {
-  const bool fits = array.dtype() == logits.dtype() && extent(array, 0) == extent(logits, 0) &&
-                    (array.ndim() == 1 || extent(array, 1) == row_width);
-  if (!fits)
-    throw std::invalid_argument(std::string(name) + " must have the dtype and rows of the logits");
-  return array.data();
+/// What the arrays beside logits must be like.
+struct Logits {
+  const void* data;
+  std::int64_t num_rows, width;
+  nb::dlpack::dtype dtype;
+
+  /// The data of an array of this dtype, with as many rows of `columns` numbers.
+  template <class Array>
+  auto beside(const char* name, Array& array, std::int64_t columns) const {
+    const bool fits = array.dtype() == dtype && extent(array, 0) == num_rows &&
+                      (array.ndim() == 1 || extent(array, 1) == columns);
+    if (!fits)
+      throw std::invalid_argument(std::string(name) +
+                                  " must have the dtype and rows of the logits");
+    return array.data();
+  }
+};
+
+Logits logits_of(const AnyMatrix& logits) {
+  return {logits.data(), extent(logits, 0), extent(logits, 1), logits.dtype()};
 }
 
-SoftmaxTargets softmax_targets(const AnyMatrix& logits, const Offsets& labels, double smoothing,
+SoftmaxTargets softmax_targets(const Logits& logits, const Offsets& labels, double smoothing,
                                int threads, const std::string& isa) {
-  const SoftmaxTargets targets{.logits = logits.data(),
+  const SoftmaxTargets targets{.logits = logits.data,
                                .labels = labels.data(),
-                               .num_rows = extent(logits, 0),
-                               .width = extent(logits, 1),
+                               .num_rows = logits.num_rows,
+                               .width = logits.width,
                                .smoothing = smoothing,
-                               .storage = wide_storage_of("logits", logits.dtype()),
+                               .storage = wide_storage_of("logits", logits.dtype),
                                .num_threads = threads,
                                .isa = parse_isa(isa)};
   require(targets.width > 0, "logits must have a column for each class");
@@ -292,42 +305,112 @@ SoftmaxTargets softmax_targets(const AnyMatrix& logits, const Offsets& labels, d
   return targets;
 }
 
-LossGradient loss_gradient(const AnyMatrix& logits, std::optional<AnyVector>& factors, double scale,
+SigmoidTargets sigmoid_targets(const Logits& logits, const AnyMatrix& targets, int threads,
+                               const std::string& isa) {
+  return {.logits = logits.data,
+          .targets = logits.beside("targets", targets, logits.width),
+          .num_rows = logits.num_rows,
+          .width = logits.width,
+          .storage = wide_storage_of("logits", logits.dtype),
+          .num_threads = threads,
+          .isa = parse_isa(isa)};
+}
+
+LossGradient loss_gradient(const Logits& logits, std::optional<AnyVector>& factors, double scale,
                            std::optional<OutMatrix>& out) {
-  return {.factors = factors ? beside("factors", *factors, logits, 1) : nullptr,
+  return {.factors = factors ? logits.beside("factors", *factors, 1) : nullptr,
           .scale = scale,
-          .out = out ? beside("gradient", *out, logits, extent(logits, 1)) : nullptr};
+          .out = out ? logits.beside("gradient", *out, logits.width) : nullptr};
 }
 
 void py_softmax_loss(const AnyMatrix& logits, const Offsets& labels, double smoothing,
                      OutVector& losses, std::optional<AnyVector> factors, double scale,
                      std::optional<OutMatrix> gradient, int threads, const std::string& isa) {
-  const SoftmaxLoss arguments{.targets = softmax_targets(logits, labels, smoothing, threads, isa),
-                              .losses = beside("losses", losses, logits, 1),
-                              .gradient = loss_gradient(logits, factors, scale, gradient)};
+  const Logits own = logits_of(logits);
+  const SoftmaxLoss arguments{.targets = softmax_targets(own, labels, smoothing, threads, isa),
+                              .losses = own.beside("losses", losses, 1),
+                              .gradient = loss_gradient(own, factors, scale, gradient)};
   nb::gil_scoped_release unlocked;
   softmax_loss(arguments);
-}
-
-SigmoidTargets sigmoid_targets(const AnyMatrix& logits, const AnyMatrix& targets, int threads,
-                               const std::string& isa) {
-  return {.logits = logits.data(),
-          .targets = beside("targets", targets, logits, extent(logits, 1)),
-          .num_rows = extent(logits, 0),
-          .width = extent(logits, 1),
-          .storage = wide_storage_of("logits", logits.dtype()),
-          .num_threads = threads,
-          .isa = parse_isa(isa)};
 }
 
 void py_sigmoid_loss(const AnyMatrix& logits, const AnyMatrix& targets, OutVector& losses,
                      std::optional<AnyVector> factors, double scale,
                      std::optional<OutMatrix> gradient, int threads, const std::string& isa) {
-  const SigmoidLoss arguments{.targets = sigmoid_targets(logits, targets, threads, isa),
-                              .losses = beside("losses", losses, logits, 1),
-                              .gradient = loss_gradient(logits, factors, scale, gradient)};
+  const Logits own = logits_of(logits);
+  const SigmoidLoss arguments{.targets = sigmoid_targets(own, targets, threads, isa),
+                              .losses = own.beside("losses", losses, 1),
+                              .gradient = loss_gradient(own, factors, scale, gradient)};
   nb::gil_scoped_release unlocked;
   sigmoid_loss(arguments);
+}
+
+/// A map whose results are logits, and where its gradients go.
+class MapOperands {
+ public:
+  MapOperands(const AnyMatrix& rows, const AnyMatrix& weight, const std::optional<AnyVector>& bias,
+              std::optional<OutMatrix>& for_rows, OutMatrix& for_weight,
+              std::optional<OutVector>& for_bias, int threads, const std::string& half,
+              const std::string& isa)
+      : map{.rows = rows.data(),
+            .weight = weight.data(),
+            .bias = bias ? bias->data() : nullptr,
+            .num_rows = extent(rows, 0),
+            .inner = extent(rows, 1),
+            .width = extent(weight, 0),
+            .storage = storage_of(rows.dtype(), half),
+            .num_threads = threads,
+            .isa = parse_isa(isa)},
+        gradients{.rows = for_rows ? for_rows->data() : nullptr,
+                  .weight = for_weight.data(),
+                  .bias = for_bias ? for_bias->data() : nullptr},
+        logits{nullptr, map.num_rows, map.width, weight.dtype()} {
+    require_sums_of("weight", weight, map.storage);
+    require_like("the gradient of the weight", for_weight, weight);
+    require(extent(weight, 1) == map.inner, "weight must have a column for each column of rows");
+    if (for_rows) require_like("the gradient of the rows", *for_rows, rows);
+    require(bias.has_value() == for_bias.has_value(), "a bias and its gradient belong together");
+    if (!bias) return;
+    require_sums_of("bias", *bias, map.storage);
+    require_like("the gradient of the bias", *for_bias, *bias);
+    require(extent(*bias, 0) == map.width, "bias must have an entry for each row of weight");
+  }
+
+  RowMap map;
+  RowMapGradients gradients;
+  Logits logits;
+
+ private:
+  static void require_like(const char* name, const auto& array, const auto& other) {
+    bool same = array.dtype() == other.dtype();
+    for (std::size_t axis = 0; axis < array.ndim(); ++axis)
+      same = same && array.shape(axis) == other.shape(axis);
+    if (!same) throw std::invalid_argument(std::string(name) + " must have its dtype and shape");
+  }
+};
+
+/// Either `labels` and their `smoothing` or `targets` are given.
+void py_mapped_loss(const AnyMatrix& rows, const AnyMatrix& weight, std::optional<AnyVector> bias,
+                    std::optional<Offsets> labels, double smoothing,
+                    std::optional<AnyMatrix> targets, OutVector& losses,
+                    std::optional<AnyVector> factors, double scale,
+                    std::optional<OutMatrix> for_rows, OutMatrix& for_weight,
+                    std::optional<OutVector> for_bias, int threads, const std::string& half,
+                    const std::string& isa) {
+  const MapOperands of(rows, weight, bias, for_rows, for_weight, for_bias, threads, half, isa);
+  std::optional<OutMatrix> whole;
+  const LossGradient gradient = loss_gradient(of.logits, factors, scale, whole);
+  void* const written = of.logits.beside("losses", losses, 1);
+  const auto write = [&](const auto& loss) {
+    nb::gil_scoped_release unlocked;
+    mapped_loss(of.map, loss, of.gradients);
+  };
+  if (labels)
+    write(SoftmaxLoss{softmax_targets(of.logits, *labels, smoothing, threads, isa), written,
+                      gradient});
+  else
+    write(
+        SigmoidLoss{sigmoid_targets(of.logits, targets.value(), threads, isa), written, gradient});
 }
 
 }  // namespace
@@ -372,6 +455,13 @@ void bind_rows(nb::module_& m) {
          "def softmax_loss(logits: NDArray[typing.Any], labels: NDArray[numpy.int64], "
          "smoothing: float, losses: NDArray[typing.Any], factors: NDArray[typing.Any] | None, "
          "scale: float, gradient: NDArray[typing.Any] | None, threads: int, isa: str) -> None");
+  define(m, &py_mapped_loss,
+         "def mapped_loss(rows: NDArray[typing.Any], weight: NDArray[typing.Any], "
+         "bias: NDArray[typing.Any] | None, labels: NDArray[numpy.int64] | None, "
+         "smoothing: float, targets: NDArray[typing.Any] | None, losses: NDArray[typing.Any], "
+         "factors: NDArray[typing.Any] | None, scale: float, "
+         "for_rows: NDArray[typing.Any] | None, for_weight: NDArray[typing.Any], "
+         "for_bias: NDArray[typing.Any] | None, threads: int, half: str, isa: str) -> None");
   define(m, &py_dequantise_rows,
          "def dequantise_rows(packed: NDArray[numpy.uint8], row_ids: NDArray[numpy.int64], "
          "key: int, bits: int, out: NDArray[typing.Any], threads: int, isa: str) -> None");

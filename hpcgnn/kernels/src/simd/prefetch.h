@@ -20,6 +20,13 @@ HPCGNN_INLINE void prefetch_far(const T* array, std::int64_t element) {
   __builtin_prefetch(far_address(array, element));
 }
 
+/// The pointer, of which the compiler knows nothing: it derives no other pointers from it.
+template <class T>
+HPCGNN_INLINE T* opaque(T* pointer) {
+  asm("" : "+r"(pointer));
+  return pointer;
+}
+
 /// Prefetch the line of an element for a write.
 template <class T>
 HPCGNN_INLINE void prefetch_far_to_write(const T* array, std::int64_t element) {
