@@ -32,6 +32,9 @@ _NARROW = 128
 _LEAST_TERMS, _MOST_SUMMED, _MOST_SUMMED_16 = 64, 256, 512
 """Where these kernels are fast at any width: terms of a float32 product from which they are faster
 than BLAS, and columns up to which they are in sums over rows of float32 and of 16 bits."""
+_MOST_MAPPED = 1 << 16
+"""Numbers of a weight up to which a map and its loss are one kernel: each of at least 16 threads
+has a sum of its own for the gradient."""
 _MIXED = {torch.float32, torch.bfloat16}
 """Dtypes that libraries do not multiply together, so that the result takes a pass more."""
 _WIDENED = 1 << 19
@@ -209,6 +212,7 @@ def maps_by_kernel(rows: Tensor, weight: Tensor) -> bool:
         type(rows) is Tensor
         and rows.is_contiguous()
         and _multiplies(rows, weight.dtype)
+        and weight.numel() <= _MOST_MAPPED
         and (kernels_are_fast() or max(weight.shape) <= _NARROW)
     )
 
