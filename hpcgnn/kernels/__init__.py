@@ -40,7 +40,7 @@ from hpcgnn.kernels.exact import (
     ordered_product,
 )
 from hpcgnn.kernels.losses import (
-    RowMap,
+    LogitMap,
     SigmoidTargets,
     SoftmaxTargets,
     sigmoid_loss,

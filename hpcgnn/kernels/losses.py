@@ -11,12 +11,12 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
 @dataclass(frozen=True, eq=False)
-class RowMap:
+class LogitMap:
     """Logits ``x Wᵀ + b`` that a loss computes for a few rows at a time, and that are never whole.
 
     `rows` x are ``(m, k)`` float32, float64, or bfloat16 as uint16; `weight` W ``(C, k)`` and
     `bias` b ``(C,)``, or None, are float64 if the rows are, else float32. The gradient of a loss of
-    such logits is a `RowMap`, too: those of the three operands, like them. Its rows may be None,
+    such logits is a `LogitMap`, too: those of the three operands, like them. Its rows may be None,
     where they are not wanted, and it has a bias where the map has one.
     """
 
@@ -25,7 +25,7 @@ class RowMap:
     bias: FloatArray | None = None
 
 
-Logits: TypeAlias = FloatArray | RowMap
+Logits: TypeAlias = FloatArray | LogitMap
 _Loss: TypeAlias = tuple[
     GlobalIndices | None, float, FloatArray | None, FloatArray, FloatArray | None, float
 ]
@@ -62,7 +62,7 @@ def softmax_loss(
     dtype; None means ones.
     """
     t, more = targets, (losses, factors, scale)
-    if isinstance(t.logits, RowMap):
+    if isinstance(t.logits, LogitMap):
         _of_map(t.logits, (t.labels, t.smoothing, None, *more), gradient, **run)
         return
     _kernels.softmax_loss(t.logits, t.labels, t.smoothing, *more, gradient, *execution(**run))
@@ -96,15 +96,15 @@ def sigmoid_loss(
     ones.
     """
     t, more = targets, (losses, factors, scale)
-    if isinstance(t.logits, RowMap):
+    if isinstance(t.logits, LogitMap):
         _of_map(t.logits, (None, 0.0, t.targets, *more), gradient, **run)
         return
     _kernels.sigmoid_loss(t.logits, t.targets, *more, gradient, *execution(**run))
 
 
-def _of_map(x: RowMap, loss: _Loss, gradient: Logits | None, **run: Unpack[Run]) -> None:
+def _of_map(x: LogitMap, loss: _Loss, gradient: Logits | None, **run: Unpack[Run]) -> None:
     """Write a loss of a map, and its gradient."""
-    if x.rows is None or not isinstance(gradient, RowMap):
+    if x.rows is None or not isinstance(gradient, LogitMap):
         raise TypeError("a map has rows, and its loss the gradient of a map")
     into = gradient.rows, gradient.weight, gradient.bias
     threads, isa = execution(**run)

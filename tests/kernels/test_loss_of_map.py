@@ -33,8 +33,8 @@ def _as_float64(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _like(arrays: list[np.ndarray]) -> kernels.RowMap:
-    return kernels.RowMap(*(np.full_like(each, 1) for each in arrays))
+def _like(arrays: list[np.ndarray]) -> kernels.LogitMap:
+    return kernels.LogitMap(*(np.full_like(each, 1) for each in arrays))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -61,16 +61,16 @@ def test_losses_and_gradients(
     (each @ torch.from_numpy(factors) * 3).backward()
 
     wide = arrays[1].dtype
-    row_map, found = kernels.RowMap(*arrays), _like(arrays)
+    logit_map, found = kernels.LogitMap(*arrays), _like(arrays)
     losses, again = np.empty((2, ROWS), wide)
 
-    def write(into: np.ndarray, gradient: kernels.RowMap, threads: int) -> None:
+    def write(into: np.ndarray, gradient: kernels.LogitMap, threads: int) -> None:
         more = {"factors": factors.astype(wide), "scale": 3.0, "threads": threads, "isa": isa}
         if loss == "softmax":
-            targets = kernels.SoftmaxTargets(row_map, labels, 0.3)
+            targets = kernels.SoftmaxTargets(logit_map, labels, 0.3)
             kernels.softmax_loss(targets, into, gradient, **more)
         else:
-            targets = kernels.SigmoidTargets(row_map, wanted.astype(wide))
+            targets = kernels.SigmoidTargets(logit_map, wanted.astype(wide))
             kernels.sigmoid_loss(targets, into, gradient, **more)
 
     write(losses, found, 1)
@@ -99,8 +99,8 @@ def test_few_rows_and_no_bias(rows: int) -> None:
     random = np.random.default_rng(rows)
     x, weight = random.standard_normal((rows, 5)), random.standard_normal((4, 5))
     labels, losses = random.integers(4, size=rows), np.empty(rows)
-    found = kernels.RowMap(np.ones_like(x), np.ones_like(weight))
-    kernels.softmax_loss(kernels.SoftmaxTargets(kernels.RowMap(x, weight), labels), losses, found)
+    found = kernels.LogitMap(np.ones_like(x), np.ones_like(weight))
+    kernels.softmax_loss(kernels.SoftmaxTargets(kernels.LogitMap(x, weight), labels), losses, found)
     exact = [torch.from_numpy(each).requires_grad_() for each in (x, weight)]
     each = functional.cross_entropy(
         functional.linear(*exact), torch.from_numpy(labels), reduction="none"
@@ -123,10 +123,10 @@ def test_few_rows_and_no_bias(rows: int) -> None:
     ],
 )
 def test_wrong_maps_are_refused(change: dict[str, np.ndarray | None], fault: str) -> None:
-    right = kernels.RowMap(np.ones((2, 3)), np.ones((4, 3)), np.ones(4))
+    right = kernels.LogitMap(np.ones((2, 3)), np.ones((4, 3)), np.ones(4))
     wrong = replace(right, **change)
     targets = kernels.SoftmaxTargets(wrong, np.array([0, 1]))
-    gradient = kernels.RowMap(
+    gradient = kernels.LogitMap(
         *(
             None if each is None else np.empty_like(each)
             for each in (wrong.rows, wrong.weight, np.ones(4) if wrong.bias is None else wrong.bias)
@@ -138,14 +138,14 @@ def test_wrong_maps_are_refused(change: dict[str, np.ndarray | None], fault: str
 
 @pytest.mark.parametrize("name", ["rows", "weight", "bias"])
 def test_gradients_must_be_like_the_operands(name: str) -> None:
-    row_map = kernels.RowMap(np.ones((2, 3)), np.ones((4, 3)), np.ones(4))
-    gradient = replace(row_map, **{name: np.ones(6).reshape((3, 2) if name != "bias" else 6)})
-    targets = kernels.SigmoidTargets(row_map, np.ones((2, 4)))
+    logit_map = kernels.LogitMap(np.ones((2, 3)), np.ones((4, 3)), np.ones(4))
+    gradient = replace(logit_map, **{name: np.ones(6).reshape((3, 2) if name != "bias" else 6)})
+    targets = kernels.SigmoidTargets(logit_map, np.ones((2, 4)))
     with pytest.raises(ValueError, match=name):
         kernels.sigmoid_loss(targets, np.empty(2), gradient)
 
 
 def test_a_map_has_the_gradient_of_a_map() -> None:
-    targets = kernels.SoftmaxTargets(kernels.RowMap(np.ones((2, 3)), np.ones((4, 3))), np.ones(2))
+    targets = kernels.SoftmaxTargets(kernels.LogitMap(np.ones((2, 3)), np.ones((4, 3))), np.ones(2))
     with pytest.raises(TypeError, match="gradient of a map"):
         kernels.softmax_loss(targets, np.empty(2), np.empty((2, 4)))

@@ -90,7 +90,7 @@ class _OfMap(torch.autograd.Function):
         ctx.save_for_backward(*gradients)
         if maps_by_kernel(rows, weight):
             operands = rows, narrow.to(weight.dtype).contiguous(), bias
-            loss.write(slice(None), _row_map(operands), losses.numpy(), _row_map(gradients))
+            loss.write(slice(None), _logit_map(operands), losses.numpy(), _logit_map(gradients))
             return loss.total(losses)
         step = max(1, _CHUNK_BYTES // (weight.element_size() * (width + len(weight))))
         buffer = memory_of(weight).empty(weight, (min(step, num_rows), len(weight)))
@@ -113,11 +113,11 @@ class _OfMap(torch.autograd.Function):
         return None, *_scaled(ctx.saved_tensors, gradients[0])
 
 
-def _row_map(operands: tuple[Tensor | None, ...]) -> kernels.RowMap:
+def _logit_map(operands: tuple[Tensor | None, ...]) -> kernels.LogitMap:
     arrays: list[Any] = [
         None if each is None else memory_of(each).array(each.detach()) for each in operands
     ]
-    return kernels.RowMap(*arrays)
+    return kernels.LogitMap(*arrays)
 
 
 def _scaled(saved: tuple[Tensor | None, ...], of_loss: Tensor) -> list[Tensor | None]:

@@ -214,8 +214,8 @@ void test_softmax_loss(int threads, Isa isa) {
   std::vector<float> weight(kWidth * kWidth), bias(kWidth), same(kRows), for_rows(kRows * kWidth),
       for_weight(kWidth * kWidth), for_bias(kWidth);
   for (std::size_t c = 0; c < kWidth; ++c) weight[c * kWidth + c] = 1;
-  const RowMap map{logits.data(), weight.data(),     bias.data(), kRows, kWidth,
-                   kWidth,        Storage::kFloat32, threads,     isa};
+  const LogitMap map{logits.data(), weight.data(),     bias.data(), kRows, kWidth,
+                     kWidth,        Storage::kFloat32, threads,     isa};
   mapped_loss(map, SoftmaxLoss{targets, same.data(), {factors.data(), 2.0, nullptr}},
               {for_rows.data(), for_weight.data(), for_bias.data()});
   check(same == losses, "losses of a map");

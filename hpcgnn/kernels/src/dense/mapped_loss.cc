@@ -55,7 +55,7 @@ auto kernel_of(const SigmoidLoss&, const RowsTable& table, Storage storage) {
 template <class T, class Loss>
 class Steps {
  public:
-  Steps(const RowMap& map, const Loss& loss, const RowMapGradients& gradients)
+  Steps(const LogitMap& map, const Loss& loss, const LogitMapGradients& gradients)
       : m_(map),
         loss_(loss),
         gradients_(gradients),
@@ -154,16 +154,16 @@ class Steps {
     for (std::int64_t k = 0; k < m_.width; ++k) sums[k] += columns[k];
   }
 
-  const RowMap& m_;
+  const LogitMap& m_;
   const Loss& loss_;
-  const RowMapGradients& gradients_;
+  const LogitMapGradients& gradients_;
   Storage sums_;
   Buffer forward_, backward_;
   std::int64_t block_;
 };
 
 template <class T, class Loss>
-void run(const RowMap& map, const Loss& loss, const RowMapGradients& gradients) {
+void run(const LogitMap& map, const Loss& loss, const LogitMapGradients& gradients) {
   const Steps<T, Loss> steps(map, loss, gradients);
   const Buffer total(steps.size() * static_cast<std::int64_t>(sizeof(T)));
   T* const sums = static_cast<T*>(total.get());
@@ -177,7 +177,7 @@ void run(const RowMap& map, const Loss& loss, const RowMapGradients& gradients) 
 }
 
 template <class Loss>
-void run(const RowMap& map, const Loss& loss, const RowMapGradients& gradients) {
+void run(const LogitMap& map, const Loss& loss, const LogitMapGradients& gradients) {
   if (accumulator_of(map.storage) == Storage::kFloat64)
     run<double>(map, loss, gradients);
   else
@@ -186,11 +186,11 @@ void run(const RowMap& map, const Loss& loss, const RowMapGradients& gradients) 
 
 }  // namespace
 
-void mapped_loss(const RowMap& map, const SoftmaxLoss& loss, const RowMapGradients& gradients) {
+void mapped_loss(const LogitMap& map, const SoftmaxLoss& loss, const LogitMapGradients& gradients) {
   run(map, loss, gradients);
 }
 
-void mapped_loss(const RowMap& map, const SigmoidLoss& loss, const RowMapGradients& gradients) {
+void mapped_loss(const LogitMap& map, const SigmoidLoss& loss, const LogitMapGradients& gradients) {
   run(map, loss, gradients);
 }
 

@@ -9,7 +9,7 @@
 
 namespace hpcgnn::kernels {
 
-struct RowMap {
+struct LogitMap {
   const void* rows;    ///< num_rows by inner
   const void* weight;  ///< width by inner, accumulator type
   const void* bias;    ///< (width,) like the weight; null = none
@@ -20,7 +20,7 @@ struct RowMap {
 };
 
 /// Where to write the gradients of a map, which are like its operands.
-struct RowMapGradients {
+struct LogitMapGradients {
   void* rows;  ///< null = not wanted
   void* weight;
   void* bias;  ///< null = none
@@ -28,7 +28,7 @@ struct RowMapGradients {
 
 /// Write `loss.losses` and the gradients. The loss has the accumulator type of the rows; its logits
 /// and where their gradient goes are not read.
-void mapped_loss(const RowMap& map, const SoftmaxLoss& loss, const RowMapGradients& gradients);
-void mapped_loss(const RowMap& map, const SigmoidLoss& loss, const RowMapGradients& gradients);
+void mapped_loss(const LogitMap& map, const SoftmaxLoss& loss, const LogitMapGradients& gradients);
+void mapped_loss(const LogitMap& map, const SigmoidLoss& loss, const LogitMapGradients& gradients);
 
 }  // namespace hpcgnn::kernels

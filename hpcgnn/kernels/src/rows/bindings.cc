@@ -376,8 +376,8 @@ class MapOperands {
     require(extent(*bias, 0) == map.width, "bias must have an entry for each row of weight");
   }
 
-  RowMap map;
-  RowMapGradients gradients;
+  LogitMap map;
+  LogitMapGradients gradients;
   Logits logits;
 
  private:
