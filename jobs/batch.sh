@@ -19,6 +19,10 @@ use_archive() {
     [[ -n ${HPCGNN_ARCHIVE:-} ]] || return 0
     HPCGNN_VENV=${HPCGNN_LOCAL:-/tmp}/hpcgnn-$SLURM_JOB_ID
     on_every_host mkdir -p "$HPCGNN_VENV"
+    # Slurm starts nothing more in a cancelled job. This runs already, until this shell and srun have ended.
+    exec {ARCHIVE_USED}> >(on_every_host --overlap --no-kill \
+        bash -c "trap '' TERM; cat; rm -rf '$HPCGNN_VENV' '$HPCGNN_VENV.tar'")
+    ARCHIVE_REMOVER=$!
     trap remove_archive EXIT
     sbcast --force "$HPCGNN_ARCHIVE" "$HPCGNN_VENV.tar"
     on_every_host tar -xf "$HPCGNN_VENV.tar" -C "$HPCGNN_VENV"
@@ -27,7 +31,9 @@ use_archive() {
 
 remove_archive() {
     trap - EXIT
-    [[ -z ${HPCGNN_ARCHIVE:-} ]] || on_every_host rm -rf "$HPCGNN_VENV" "$HPCGNN_VENV.tar"
+    [[ -n ${ARCHIVE_REMOVER:-} ]] || return 0
+    exec {ARCHIVE_USED}>&-
+    wait "$ARCHIVE_REMOVER" || say "the archive may still be on a host, as $HPCGNN_VENV"
 }
 
 on_every_host() {

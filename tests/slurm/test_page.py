@@ -37,6 +37,11 @@ def summary(run: Path) -> dict[str, object]:
     return found
 
 
+def wait_for_start(number: int, log: Path) -> None:
+    while log.read_text().count("resuming seed") < number:
+        time.sleep(0.1)
+
+
 def test_the_page_runs_as_printed(folder: Path) -> None:
     assert summary(folder / "runs" / "host")["ranks"] == 4
     assert summary(folder / "runs" / "hosts")["ranks"] == 8
@@ -67,10 +72,12 @@ def test_ranks_start_from_an_archive(cluster: Cluster, folder: Path, tmp_path: P
     assert "/tmp/hpcgnn-" in json.dumps(session)
     assert not list(Path("/tmp").glob("hpcgnn-[0-9]*"))
     job = cluster.run(*words, "--parsable", *run, "train.epochs=100000").strip()
-    while "resuming seed" not in (folder / "archive.out").read_text():
-        time.sleep(0.1)
+    wait_for_start(1, folder / "archive.out")
     cluster.run("scancel", "--batch", "--signal=USR1", job)
     cluster.wait(job, "PENDING")
     # It may start again on other hosts.
     assert not list(Path("/tmp").glob(f"hpcgnn-{job}*"))
+    wait_for_start(2, folder / "archive.out")
     cluster.run("scancel", job)
+    cluster.wait_until_gone(job)
+    assert not list(Path("/tmp").glob(f"hpcgnn-{job}*"))
