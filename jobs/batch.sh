@@ -10,7 +10,7 @@ MACHINE_FAULT=76
 # 128 and the number of a signal: it came before the ranks could handle it.
 KILLED_BY_USR1=138
 KILLED_BY_TERM=143
-MOST_RESTARTS_AFTER_FAULTS=10
+MOST_FAULTS=10
 
 # use_archive: if HPCGNN_ARCHIVE names a tar file of an environment, unpack it on every host of a
 # Slurm job (below HPCGNN_LOCAL, default /tmp) and use it there, so that the shared file system serves
@@ -121,7 +121,7 @@ train_ranks() {
     done
 }
 
-# exit_unless_unfinished RESTARTS: exit, or set WHAT if training asks for another start.
+# exit_unless_unfinished FAULTS: exit, or set WHAT if training asks for another start.
 exit_unless_unfinished() {
     case $STATUS in
     "$STOPPED_WITH_CHECKPOINT") WHAT="stopped with a checkpoint" ;;
@@ -129,8 +129,8 @@ exit_unless_unfinished() {
     "$KILLED_BY_USR1" | "$KILLED_BY_TERM") WHAT="ended by a signal during its start" ;;
     *) exit "$STATUS" ;;
     esac
-    if ((STATUS != STOPPED_WITH_CHECKPOINT && $1 >= MOST_RESTARTS_AFTER_FAULTS)); then
-        say "$WHAT after $1 restarts, not started again: look at the hosts, then submit it again"
+    if ((STATUS != STOPPED_WITH_CHECKPOINT && $1 >= MOST_FAULTS)); then
+        say "$WHAT, as $1 times before, not started again: look at the hosts, then submit it again"
         exit "$STATUS"
     fi
 }

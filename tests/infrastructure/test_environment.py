@@ -184,7 +184,7 @@ def test_template_outside_of_its_system(template: str, command: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("status", "restarts", "again"),
+    ("status", "faults", "again"),
     [
         (75, 99, True),
         (76, 9, True),
@@ -196,8 +196,8 @@ def test_template_outside_of_its_system(template: str, command: str, tmp_path: P
         (1, 0, False),
     ],
 )
-def test_which_ends_ask_for_another_start(status: int, restarts: int, again: bool) -> None:
-    code = f". jobs/batch.sh; STATUS={status}; exit_unless_unfinished {restarts}; exit 0"
+def test_which_ends_ask_for_another_start(status: int, faults: int, again: bool) -> None:
+    code = f". jobs/batch.sh; STATUS={status}; exit_unless_unfinished {faults}; exit 0"
     done = subprocess.run(["bash", "-c", code], check=False, cwd=ROOT, stderr=subprocess.DEVNULL)
     assert done.returncode == (0 if again else status)
 
@@ -220,64 +220,96 @@ def test_a_signal_before_the_ranks_start_asks_for_another_start() -> None:
     assert last == "hpcgnn: ended by a signal during its start"
 
 
-PBS = {
+COMMANDS = {
     "qstat": """[[ $* == "-f -w 7.head" ]] && cat <<FACTS
 Job Id: 7.head
     queue = long
     Account_Name = mine
     Resource_List.select = 1:ncpus=2:mpiprocs=2
     Resource_List.walltime = 00:03:0$NOTICE
+    Resource_List.filesystems = home:flare
 FACTS""",
-    "qsub": 'printf \'%s\\n\' "$RESTARTS $ARGS" "$@" >submitted; echo 8.head',
+    "qsub": 'printf \'%s\\n\' "$RESTARTS $FAULTS $ARGS" "$@" >submitted; echo 8.head',
     # The notice comes when the ranks have started, or when everything has ended.
     "sleep": "event=ended; (($1 != 1)) || event=started\n"
     "until [[ -e $event ]]; do /bin/sleep 0.05; done",
     "mpiexec": "trap 'kill $!; echo stopped >stopped; exit 75' USR1\n"
     '/bin/sleep 1000 &>/dev/null & echo "$*" >started; wait',
 }
+STARTED = "-n 2 python -m hpcgnn.train my.toml run.dir=runs/x run.resume=auto\n"
 
 
-@pytest.mark.parametrize("signalled", [False, True])
-def test_pbs_job_submits_its_successor(tmp_path: Path, signalled: bool) -> None:
-    """A run with stand-ins for the commands of PBS and the launcher."""
-    jobs = tmp_path / "jobs"
-    shutil.copytree(ROOT / "jobs", jobs, ignore=shutil.ignore_patterns("site.env"))
+@pytest.fixture
+def stand_ins(tmp_path: Path) -> dict[str, str]:
+    """Stand-ins for the commands of batch systems and the launcher; returns a job's environment."""
+    shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("site.env"))
     (tmp_path / "bin").mkdir()
-    for name, code in PBS.items():
+    for name, code in COMMANDS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{code}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "hosts").write_text("a\na\n")
-    environment = {
+    return {
         "PATH": path_with(tmp_path / "bin"),
         "HPCGNN_VENV": sys.prefix,
         "PBS_O_WORKDIR": str(tmp_path),
         "PBS_JOBID": "7.head",
         "PBS_NODEFILE": str(tmp_path / "hosts"),
+        "PJM_O_WORKDIR": str(tmp_path),
+        "PJM_JOBID": "7",
+        "PJM_MPI_PROC": "2",
         "ARGS": "my.toml run.dir=runs/x",
-        # The walltime ends this many seconds after the notice.
-        "NOTICE": "9" if signalled else "1",
     }
+
+
+def run_job(script: str, folder: Path, environment: dict[str, str], stop: int) -> tuple[int, str]:
+    """Run a job, with a signal once the ranks have started if `stop` is one."""
     with subprocess.Popen(
-        ["bash", str(jobs / "train.pbs")], stderr=subprocess.PIPE, text=True, env=environment
+        ["bash", f"jobs/{script}"], stderr=subprocess.PIPE, text=True, env=environment, cwd=folder
     ) as process:
-        if signalled:
-            while not (tmp_path / "started").exists():
+        if stop:
+            while not (folder / "started").exists():
                 time.sleep(0.05)
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(stop)
         _, errors = process.communicate()
-    (tmp_path / "ended").touch()
-    started = (tmp_path / "started").read_text()
-    assert started == "-n 2 python -m hpcgnn.train my.toml run.dir=runs/x run.resume=auto\n"
+    (folder / "ended").touch()
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_pbs_job_submits_its_successor(
+    tmp_path: Path, stand_ins: dict[str, str], signalled: bool
+) -> None:
+    # The walltime ends this many seconds after the notice.
+    stand_ins |= {"NOTICE": "9" if signalled else "1", "FAULTS": "3", "PBS_O_QUEUE": "route"}
+    stop = signal.SIGTERM if signalled else 0
+    status, errors = run_job("train.pbs", tmp_path, stand_ins, stop)
+    assert (tmp_path / "started").read_text() == STARTED
     assert (tmp_path / "stopped").exists()
     if signalled:
-        assert process.returncode == 75
+        assert status == 75
         assert "deleted or preempted: submit it again" in errors
         assert not (tmp_path / "submitted").exists()
         return
-    assert process.returncode == 0, errors
+    assert status == 0, errors
     count, *words = (tmp_path / "submitted").read_text().splitlines()
-    assert count == "1 my.toml run.dir=runs/x"
+    assert count == "1 3 my.toml run.dir=runs/x"
     assert words[-1] == "jobs/train.pbs"
     pairs = set(pairwise(words))
-    assert {("-q", "long"), ("-A", "mine"), ("-W", "depend=afterany:7.head")} <= pairs
+    assert {("-q", "route"), ("-A", "mine"), ("-W", "depend=afterany:7.head")} <= pairs
     assert {("-l", "select=1:ncpus=2:mpiprocs=2"), ("-l", "walltime=00:03:01")} <= pairs
+    assert ("-l", "filesystems=home:flare") in pairs
+    [carried] = [word for flag, word in pairs if flag == "-v"]
+    assert {"ARGS", "RESTARTS", "FAULTS", "HPCGNN_VENV"} <= set(carried.split(","))
+
+
+@pytest.mark.parametrize("left_s", ["", "1"])
+def test_fujitsu_job_stops_before_its_time(
+    tmp_path: Path, stand_ins: dict[str, str], left_s: str
+) -> None:
+    """LEFT_S signals the ranks; without it, the job's own end does."""
+    stand_ins |= {"LEFT_S": left_s}
+    status, errors = run_job("train.pjm", tmp_path, stand_ins, 0 if left_s else signal.SIGTERM)
+    assert status == 75, errors
+    assert (tmp_path / "started").read_text() == STARTED
+    assert (tmp_path / "stopped").exists()
+    assert "start on ? hosts" in errors

@@ -219,6 +219,7 @@ def test_job(folder: Path, name: str, job: str) -> None:
         assert (found["SRUN_CPUS_PER_TASK"], found["SLURM_EXPORT_ENV"]) == ("7", "ALL")
 
 
+FAULT = "ended by a fault of a machine"
 SILENT = """
 echo "$*" >>questions
 (($(wc -l <questions) % 2 == 0)) || exit 1
@@ -235,6 +236,22 @@ def test_a_job_is_requeued_once_the_controller_answers(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     asked, requeued = "--oneliner show job 7", "requeue 5_3"
     assert lines(folder / "questions") == [asked, asked, requeued, requeued]
+
+
+@pytest.mark.parametrize(("fault", "again"), [("stopped with a checkpoint", True), (FAULT, False)])
+def test_ten_faults_are_too_many_but_not_ten_restarts(
+    folder: Path, fault: str, again: bool
+) -> None:
+    for name, code in (("srun", "exit 76"), ("scontrol", SILENT)):
+        (folder / "venv" / "bin" / name).write_text(f"#!/bin/bash\n{code}\n")
+    script = "exec 2>>log; exec sbatch jobs/train.sbatch my.toml"
+    (folder / "questions").write_text("\n")
+    for name in ("scontrol", "srun"):
+        (folder / "venv" / "bin" / name).chmod(0o755)
+    earlier = f"hpcgnn: {fault}: requeueing job 7\n" * 10
+    (folder / "log").write_text(f"hpcgnn: start 1 on n[1-2], x\n{earlier}")
+    done = submit(folder, "lumi", script, SLURM_RESTART_COUNT="10")
+    assert done.returncode == (0 if again else 76), (folder / "log").read_text()
 
 
 @pytest.mark.parametrize("name", [name for name, site in TABLE.items() if site.gpu])
