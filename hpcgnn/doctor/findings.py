@@ -144,9 +144,10 @@ def _batch(ranks: Sequence[RankFacts]) -> Finding:
 
 
 def _memory(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
-    least = min(ranks, key=lambda rank: rank.memory_bytes)
-    members = len(_by_host(ranks)[least.host])
-    share = least.memory_bytes / members
+    members = {host: len(those) for host, those in _by_host(ranks).items()}
+    # Hosts of unequal memory or ranks: the least share counts, since parts have equal sizes.
+    least = min(ranks, key=lambda rank: rank.memory_bytes / members[rank.host])
+    share = least.memory_bytes / members[least.host]
     yield Finding.of(
         "memory",
         f"{_size(least.memory_bytes)} on {least.host}, {_size(share)} per rank; "

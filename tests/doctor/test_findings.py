@@ -83,6 +83,15 @@ def test_threads_that_cores_are_not_there_for() -> None:
     assert "each on its own, 2 threads per rank" in found(bound)["cores"].seen
 
 
+def test_memory_is_that_of_the_least_share_of_a_rank() -> None:
+    small, large = (
+        replace(RANK, memory_bytes=6 << 30),
+        replace(RANK, host="n2", memory_bytes=8 << 30),
+    )
+    assert "8.0 GiB on n2, 2.0 GiB per rank; " in found([small, *[large] * 4])["memory"].seen
+    assert "6.0 GiB on n1, 3.0 GiB per rank; " in found([small, small, large])["memory"].seen
+
+
 def test_batch_system() -> None:
     job = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "2"}
     alone = [replace(RANK, batch=job)]
