@@ -97,8 +97,10 @@ def _swaps(subject: Subject) -> Cause | None:
 
 def _shares_cores(subject: Subject) -> Cause | None:
     """Find more threads than cores, or cores that other programs use."""
-    hosts, threads = subject.session.get("hosts", []), subject.session.get("threads", 1)
-    full = [host for host in hosts if host["ranks"] * threads > host["cores"]]
+    of_rank_0, hosts = subject.session.get("threads", 1), subject.session.get("hosts", [])
+    # Hosts of unequal cores give their ranks unequal threads.
+    demands = [(host, host.get("threads", of_rank_0)) for host in hosts]
+    full = [(host, each) for host, each in demands if host["ranks"] * each > host["cores"]]
     queued = subject.usage("queued_s")
     total = subject.counted_s
     share = median(queued.values()) / total if queued and total else None
@@ -114,7 +116,7 @@ def _shares_cores(subject: Subject) -> Cause | None:
         # No setting of a run helps; the user can only look for the other programs.
         inspect = Change("See which programs use the cores", first=("top", "-b", "-n", "1"))
         return Cause("busy cores", share or 0.0, text, inspect)
-    host = full[0]
+    host, threads = full[0]
     per_rank = f"{threads} threads each" if threads > 1 else "1 thread each"
     users = f"{host['ranks']} ranks with {per_rank}"
     text = f"{users} share {host['cores']} cores of {host['name']}{measured}"

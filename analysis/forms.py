@@ -17,7 +17,16 @@ SESSION = {
     "command?": [str],
     "commit?": (str,),
     "versions?": {"*": str},
-    "hosts?": [{"name": str, "ranks": int, "cores": int, "host_cores?": int, "processor": str}],
+    "hosts?": [
+        {
+            "name": str,
+            "ranks": int,
+            "threads?": int,
+            "cores": int,
+            "host_cores?": int,
+            "processor": str,
+        }
+    ],
     "launcher?": str,
     "threads?": int,
     "ranks?": int,

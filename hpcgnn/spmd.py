@@ -11,6 +11,7 @@ standard library, since it is loaded before MPI starts.
 import importlib
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -107,6 +108,20 @@ def threads_of(own: Collection[int], mates: Sequence[Collection[int]], variable:
     if variable and variable.isdecimal() and int(variable) > 0:
         return int(variable)
     return max(1, min(len(own), len(set().union(*mates)) // len(mates)))
+
+
+def crowded(mates: Sequence[Collection[int]]) -> tuple[int, int] | None:
+    """Return how many ranks of a host must share how many cores; None: each can have its own.
+
+    `mates` are the cores that each rank may use. A launcher may bind some to the same core while
+    the host has more.
+    """
+    shares = Counter(frozenset(cores) for cores in mates)
+    everything = frozenset[int]().union(*shares)
+    for cores, count in ((everything, len(mates)), *shares.items()):
+        if count > len(cores):
+            return count, len(cores)
+    return None
 
 
 def rank_of(environment: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from hpcgnn.comm import Link
 from hpcgnn.console import number
 from hpcgnn.doctor.folder import FolderFacts
 from hpcgnn.doctor.host import RankFacts
-from hpcgnn.spmd import threads_of
+from hpcgnn.spmd import crowded, threads_of
 
 GOOD, REMARK, FAULT = "good", "remark", "fault"
 
@@ -16,6 +16,10 @@ _LEAST_SHARED = 64 << 20
 _SLOW_WRITING = 50e6
 _SLOW_LINK = 1e9 / 8
 _UNEVEN_LINKS = 4
+_CORES_PER_RANK = (
+    "tell the launcher the cores per rank (srun --cpus-per-task, mpiexec --map-by "
+    "ppr:N:node:PE=CORES)"
+)
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,10 @@ def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
             + ("each on its own" if bound else "which they share")
             + f", {number(min(threads), 'thread')} per rank"
         )
-        remedy = ""
-        if sum(threads) > len(cores):
+        remedy, (several, few) = "", crowded(mates) or (0, 0)
+        if 0 < few < len(cores):
+            remedy = f"{several} of them are bound to {number(few, 'core')}: {_CORES_PER_RANK}"
+        elif sum(threads) > len(cores):
             remedy = (
                 "more threads than cores: request --cpus-per-task, lower OMP_NUM_THREADS, or start "
                 "fewer ranks"
@@ -119,10 +125,7 @@ def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
         elif max(threads, default=1) > 1 and any(
             len(rank.cores) < count for rank, count in zip(members, threads, strict=True)
         ):
-            remedy = (
-                "a rank may use fewer cores than it has threads: tell the launcher the cores per "
-                "rank (srun --cpus-per-task, mpiexec --map-by ppr:N:node:PE=CORES)"
-            )
+            remedy = f"a rank may use fewer cores than it has threads: {_CORES_PER_RANK}"
         yield Finding.of("cores", seen, remedy)
 
 

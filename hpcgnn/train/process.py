@@ -4,10 +4,11 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import threadpoolctl
 import torch
@@ -15,11 +16,12 @@ import torch
 from hpcgnn.autograd.numerics.blas import multiply_alike
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.console import number, report, warn
-from hpcgnn.spmd import collective, threads_of
+from hpcgnn.spmd import collective, crowded, threads_of
 
 _SETTLING = 20
 """The number of first epochs, in which a heap finds its size."""
 _GROWTH = 1.01
+_REMEDY = "the cores of a rank (srun --cpus-per-task, mpiexec --bind-to none)"
 
 
 class StopRequest:
@@ -72,23 +74,37 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
         of_hosts[host].append(_cores_of(mask))
     if requested == 0:
         requested = threads_of(own, of_hosts[grid.host], os.environ.get("OMP_NUM_THREADS"))
+    # Hosts of unequal cores give their ranks unequal threads.
+    threads: list[int] = grid.world.allgather(requested)
     if grid.rank == 0:
-        for host, shares in of_hosts.items():
-            if len(shares) > (free := len(set[int]().union(*shares))):
-                remedy = f"start at most {free}, or expect them to wait for each other"
-                report(f"{host}: {len(shares)} ranks share {number(free, 'core')}; {remedy}")
-    bound = sum(mask.bit_count() < requested for mask in masks)
-    if bound and grid.rank == 0:
-        warn(
-            f"{bound} of {len(masks)} ranks may use fewer cores than their {requested} threads: "
-            "give the launcher the cores of a rank (srun --cpus-per-task, mpiexec --bind-to none)"
-        )
+        _tell_of_cores(of_hosts, [mask.bit_count() for mask in masks], threads)
     # Our kernels and torch both follow OpenMP's setting, which torch changes for the process.
     torch.set_num_threads(requested)
     # Each BLAS has a pool of its own; a plain start, without OMP_NUM_THREADS, gives it all cores.
     threadpoolctl.threadpool_limits(requested)
     multiply_alike(grid)
     return requested
+
+
+def _tell_of_cores(
+    of_hosts: Mapping[str, list[set[int]]], cores: Sequence[int], threads: Sequence[int]
+) -> None:
+    """Tell of ranks that share cores, and of `cores` and `threads` of ranks that do not match."""
+    full = {host: shared for host, mates in of_hosts.items() if (shared := crowded(mates))}
+    for host, (count, free) in itertools.islice(full.items(), 1):
+        others = f", and so on {number(len(full) - 1, 'other host')}" if len(full) > 1 else ""
+        report(
+            f"{host}: {count} ranks share {number(free, 'core')}{others}; they wait for each "
+            f"other: start fewer, or give the launcher {_REMEDY}"
+        )
+    if min(threads) < max(threads):
+        report(f"ranks have {min(threads)} to {max(threads)} threads: their cores differ")
+    few = [count for count, own in zip(threads, cores, strict=True) if own < count]
+    if few:
+        warn(
+            f"{len(few)} of {len(threads)} ranks may use fewer cores than their {max(few)} "
+            f"threads: give the launcher {_REMEDY}"
+        )
 
 
 @functools.cache

@@ -195,3 +195,17 @@ def test_cores_that_others_use_are_told_from_cores_that_ranks_share(tmp_path: Pa
     every = answered(Plant(usage=queue).write(tmp_path / "every"))
     assert "Other programs use the 4 cores of node1" in every.ranks
     assert every.command == "top -b -n 1"
+
+
+def test_threads_of_hosts_with_unequal_cores_are_compared_host_by_host(tmp_path: Path) -> None:
+    run = Plant(usage={"queued_s": (0.4,) * 4}).write(tmp_path / "run")
+    hosts = [
+        {"name": name, "ranks": 2, "threads": own, "cores": cores, "processor": "a cpu"}
+        for name, own, cores in (("big", 8, 16), ("small", 4, 8))
+    ]
+    shared = "2 ranks with 5 threads each share 8 cores of small"
+    for own, text in ((4, "Other programs use the 16 cores of big"), (5, shared)):
+        hosts[1]["threads"] = own
+        session = {"hosts": hosts, "threads": 8, "ranks": 4}
+        (run / "sessions.json").write_text(json.dumps([session]))
+        assert text in answered(run).ranks

@@ -81,6 +81,9 @@ def test_threads_that_cores_are_not_there_for() -> None:
     # As in a run: ranks that the launcher bound have their own cores.
     bound = [replace(RANK, cores=cores, threads="0") for cores in ((0, 1), (2, 3))]
     assert "each on its own, 2 threads per rank" in found(bound)["cores"].seen
+    # Two ranks on one core of four, and no more threads than cores.
+    bound = [replace(RANK, cores=cores, threads=None) for cores in ((0,), (0,), (1,), (2, 3))]
+    assert found(bound)["cores"].remedy.startswith("2 of them are bound to 1 core: tell the launc")
 
 
 def test_memory_is_that_of_the_least_share_of_a_rank() -> None:

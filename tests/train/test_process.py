@@ -7,8 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from mpi4py import MPI
 
+import pytest
+import torch
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.train.process import prepare_process
+from hpcgnn.train.run.session import describe_session
 from tests.conftest import MpiRun
 
 SHOW = """
@@ -111,3 +117,44 @@ def test_cores_are_divided_among_ranks_and_few_are_told(mpi_run: MpiRun, tmp_pat
     # One for each rank that was alone on its core; not with all of them.
     told = "1 of 1 ranks may use fewer cores than their 2 threads: "
     assert shown.stderr.count("may use fewer cores") == shown.stderr.count(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cores", "threads", "told"),
+    [
+        # Hosts of unequal cores: each rank has as many threads as its host has cores.
+        ("abcd", ({0, 1, 2, 3}, {0, 1}, {0}, {5, 6}), (4, 2, 1, 2), ("have 1 to 4 threads", "")),
+        # Two ranks are bound to one core, while their host has others.
+        ("aaaa", ({0}, {0}, {1}, {2, 3}), (1, 1, 1, 1), ("a: 2 ranks share 1 core; they wait",)),
+        ("aaaa", ({0, 1},) * 4, (1, 1, 1, 1), ("a: 4 ranks share 2 cores; ",)),
+        ("aabb", ({0},) * 4, (1, 1, 1, 1), ("share 1 core, and so on 1 other host; they wait",)),
+    ],
+)
+@pytest.mark.several_ranks
+def test_cores_of_hosts_and_ranks_are_told(
+    comm: MPI.Intracomm,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    hosts: str,
+    cores: tuple[set[int], ...],
+    threads: tuple[int, ...],
+    told: tuple[str, ...],
+) -> None:
+    if comm.size != 4:
+        pytest.skip("the hosts have 4 ranks")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[comm.rank])
+    monkeypatch.setattr(platform, "node", lambda: hosts[comm.rank])
+    before = torch.get_num_threads()
+    with ProcessGrid(comm) as grid:
+        assert prepare_process(grid, 0) == threads[comm.rank]
+        session = describe_session(grid, threads[comm.rank])
+        shown = capsys.readouterr().err
+        prepare_process(grid, before)
+    if comm.rank == 0:
+        assert all(text in shown for text in told)
+        assert "fewer cores" not in shown
+        assert [each["threads"] for each in session["hosts"]] == [
+            max(threads[rank] for rank in range(4) if hosts[rank] == name)
+            for name in sorted(set(hosts))
+        ]

@@ -36,20 +36,24 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
 
     It has ``started`` (UTC, ISO 8601), ``before_s`` (age of the process then: imports, MPI's start,
     earlier splits), ``command``, ``directory`` (where it was given), ``commit`` (None outside a
-    checkout), ``versions``, ``hosts`` (each with its ranks, the cores they may use, all cores and
-    the processor), ``launcher``, ``job`` (its id in the batch system), ``ranks``, ``threads`` (per
-    rank), ``products`` (the library of dense float32 products); see `ended`.
+    checkout), ``versions``, ``hosts`` (each with its ranks, the most ``threads`` of one, the cores
+    they may use, all cores and the processor), ``launcher``, ``job`` (its id in the batch system),
+    ``ranks``, ``threads`` (of rank 0), ``products`` (the library of dense float32 products); see
+    `ended`.
     """
-    machine = platform.node(), os.sched_getaffinity(0), (os.cpu_count(), _processor())
+    about_host = os.cpu_count(), _processor()
+    machine = platform.node(), os.sched_getaffinity(0), threads, about_host
     machines = grid.world.gather(machine, root=0)
     if machines is None:
         return {}
     # Launchers may bind ranks to different cores: take the union.
     cores: dict[str, set[int]] = defaultdict(set)
-    for name, usable, _ in machines:
+    most: dict[str, int] = defaultdict(int)
+    for name, usable, own_threads, _ in machines:
         cores[name] |= usable
-    counts = Counter(name for name, _, _ in machines)
-    about = {name: info for name, _, info in machines}
+        most[name] = max(most[name], own_threads)
+    counts = Counter(name for name, *_ in machines)
+    about = {name: info for name, *_, info in machines}
     return {
         "started": _text(datetime.now(UTC)),
         "before_s": seconds_of_process(),
@@ -61,6 +65,7 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
             {
                 "name": name,
                 "ranks": ranks,
+                "threads": most[name],
                 "cores": len(cores[name]),
                 **dict(zip(("host_cores", "processor"), about[name], strict=True)),
             }
