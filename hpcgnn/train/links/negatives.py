@@ -97,7 +97,8 @@ class WrongEnds(Protocol):
 class Candidates(WrongEnds):
     """Draws uniformly from some rows, among those of the true target's type.
 
-    Distinct int64 keys (m,) order the global rows (m,).
+    Distinct int64 keys (m,) order the global rows (m,). If these are distinct, an edge's own target
+    is drawn only if it is alone.
     """
 
     @collective
@@ -117,17 +118,8 @@ class Candidates(WrongEnds):
         for kind, rows in enumerate(self._rows):
             is_kind = kinds == kind
             drawn[is_kind] = rows.draw(words[is_kind])
-        return drawn
-
-    @collective
-    def draw_others(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
-        """Return `draw`, but no edge's own target, if its type has another; rows are distinct."""
-        drawn = self.draw(edges, count, seeds)
-        words = mixed(edges.words[:, None], *seeds, np.arange(count)[None, :])
-        kinds, is_own = self._pool.kinds(edges.targets), drawn == edges.targets[:, None]
-        for kind, rows in enumerate(self._rows):
-            replaced = is_own & (kinds == kind)[:, None]
-            drawn[replaced] = rows.draw_another(words[replaced])
+            is_own = is_kind[:, None] & (drawn == edges.targets[:, None])
+            drawn[is_own] = rows.draw_another(words[is_own])
         return drawn
 
 

@@ -132,8 +132,7 @@ class DrawnPairs:
         # Spread the edges: ranks that own popular targets would have most of the work.
         edges = links.shares[name].spread(self._grid.layer)
         seeds = (self._options.split_seed, _TESTED)
-        # An edge that is ranked against its own target is not first even if it has the best score.
-        wrong, known_targets = self._nodes.draw_others(edges, self._options.ranked, seeds), None
+        wrong, known_targets = self._nodes.draw(edges, self._options.ranked, seeds), None
         if self._options.ranking == "all":
             queries = Queries(edges.sources, edges.relations)
             known_targets = KnownTargets.of(self._grid, self._row_map, links, queries)
