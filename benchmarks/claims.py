@@ -13,6 +13,7 @@ __all__ = ["PAPERS", "ROOT", "UNCLAIMED", "Case", "Claim", "claims"]
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ROOT / "benchmarks" / "results" / "papers.md"
 UNCLAIMED = {
+    "epochs of five models": "bench_table needs its peers, and hours",
     "epochs beside the SAR package": "bench_hosts.sh sar needs root and the SAR package",
     "the same on one machine": "bench_sar needs the SAR package",
     "an epoch over four hosts": "bench_hosts.sh exchanges needs root",
@@ -58,11 +59,11 @@ class Claim:
     needs: tuple[str, ...] = ()
 
 
-def _times(peer: str, form: str | None = None) -> Callable[[Sequence[Case]], float]:
+def _times(peer: str) -> Callable[[Sequence[Case]], float]:
     """Return a function for the mean of a peer's seconds over ours."""
 
     def value(cases: Sequence[Case]) -> float:
-        chosen = [c for c in cases if form in (None, c["form"]) and peer in c["peers"]]
+        chosen = [c for c in cases if peer in c["peers"]]
         return geometric_mean([c["peers"][peer] / c["ours_s"] for c in chosen])
 
     return value
@@ -144,7 +145,7 @@ _PIPELINE = (
     "--dir {folder} --json --train exchange.schedule=sequential exchange.keep_products=never "
     "exchange.active_sets=false train.precision=bfloat16 run.save_predictions=false"
 )
-_SPMM_ROW, _FORM_ROW = "sparse times dense", "the same by form"
+_SPMM_ROW = "sparse times dense"
 _BOTH_ROW = "the same with the default objective"
 
 _MEASURED = (
@@ -157,10 +158,6 @@ _MEASURED = (
             (_SPMM_ROW, 4.5, _times("dgl"), ("dgl",)),
             (_SPMM_ROW, 2.8, _times("torch"), ()),
             (_SPMM_ROW, 0.80, _of_limit, ()),
-            (_FORM_ROW, 10.3, _times("dgl", "weighted"), ("dgl",)),
-            (_FORM_ROW, 1.96, _times("dgl", "unweighted"), ("dgl",)),
-            (_FORM_ROW, 2.75, _times("torch", "weighted"), ()),
-            (_FORM_ROW, 2.85, _times("torch", "unweighted"), ()),
         )
     ),
     *(
