@@ -111,6 +111,13 @@ def test_few_rows_and_no_bias(rows: int) -> None:
     np.testing.assert_allclose(found.weight, exact[1].grad, atol=1e-12)
 
 
+def test_maps_of_no_columns() -> None:
+    empty = kernels.LogitMap(np.ones((3, 0)), np.ones((0, 0)))
+    losses = np.ones(3)
+    kernels.sigmoid_loss(kernels.SigmoidTargets(empty, np.ones((3, 0))), losses, empty)
+    assert losses.tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [

@@ -62,7 +62,7 @@ class Steps {
         sums_(accumulator_of(map.storage)),
         forward_(pack({map.weight, map.inner, map.width, 1, map.inner}, sums_, map.isa)),
         backward_(pack({map.weight, map.width, map.inner, map.inner, 1}, sums_, map.isa)),
-        block_(std::clamp(kBlockNumbers / (map.inner + map.width) / kLeastRows * kLeastRows,
+        block_(std::clamp(kBlockNumbers / (map.inner + map.width + 1) / kLeastRows * kLeastRows,
                           kLeastRows, kMostRows)) {}
 
   /// Numbers of the sums of a piece of rows: those of the weight, and those of the bias behind.
