@@ -201,12 +201,13 @@ def test_formats_are_told_from_the_input(tmp_path: Path) -> None:
         ("folder", r"holds none of graph\.toml, meta\.yaml, .*, ind\.NAME\.graph and train"),
         ("g.pkl", "could execute code: save the arrays as .npz"),
         ("g.h5", "a store needs no conversion"),
+        ("g.pvtu", "parts of a mesh are not read: merge them"),
         ("g.xyz", "its name tells no format; choose one with --format: npz, ogb"),
     ],
 )
 def test_what_is_no_known_input_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "folder").mkdir()
-    for each in ("g.pkl", "g.h5", "g.xyz"):
+    for each in ("g.pkl", "g.h5", "g.pvtu", "g.xyz"):
         (tmp_path / each).write_text("")
     with pytest.raises(InputError, match=message):
         detect(tmp_path / name)

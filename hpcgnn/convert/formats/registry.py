@@ -104,6 +104,7 @@ _REFUSED = {
     ".h5": "a store needs no conversion",
     ".hdf5": "a store needs no conversion",
     ".pkl": "pickles could execute code: save the arrays as .npz",
+    ".pvtu": "parts of a mesh are not read: merge them, in ParaView by Merge Blocks, into a .vtu",
     ".bin": "binary graphs of DGL are not read: use hpcgnn.convert.from_dgl in Python",
 }
 

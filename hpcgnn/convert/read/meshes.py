@@ -170,7 +170,8 @@ def _reading(path: Path) -> Iterator[Any]:
         reason = str(error) if str(error) not in ("", "1") else output.getvalue()
         reason = " ".join(reason.split())[:200] or kind
         raise InputError(
-            f"{path}: meshio cannot read it ({reason}); export it again, perhaps uncompressed"
+            f"{path}: meshio cannot read it ({reason}); export it again, perhaps uncompressed or "
+            "with linear cells"
         ) from error
 
 

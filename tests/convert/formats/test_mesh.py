@@ -383,6 +383,18 @@ def gmsh(folder: Path) -> Path:
 
 
 NAN = np.where(np.arange(6) == 2, np.inf, 0)
+QUADRATIC_WEDGE = f"""# vtk DataFile Version 2.0
+one
+ASCII
+DATASET UNSTRUCTURED_GRID
+POINTS 15 float
+{" ".join(map(str, range(45)))}
+CELLS 1 16
+15 {" ".join(map(str, range(15)))}
+CELL_TYPES 1
+26
+"""
+
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "points move": (
         lambda f: replace(f, points=POINTS * 2),
@@ -453,6 +465,10 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
         "flow.xdmf: meshio cannot read it",
     ),
     "no xml": (lambda f: text_file(f, "a.xdmf", "<Xdmf"), "a.xdmf: meshio cannot read it"),
+    "quadratic wedges": (
+        lambda f: text_file(f, "a.vtk", QUADRATIC_WEDGE),
+        r"a.vtk: meshio cannot read it \('wedge15'\); .* with linear cells",
+    ),
     "no mesh": (lambda f: text_file(f, "a.msh", "nothing"), "a.msh: meshio cannot read it"),
     "no file": (lambda f: f / "none.vtu", "none.vtu: no such file"),
     "cells without edges": (
