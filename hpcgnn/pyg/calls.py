@@ -53,6 +53,8 @@ def mark_rows(share: RowShare, values: Any) -> None:
         if isinstance(value, Index):
             continue
         if isinstance(value, Tensor):
+            # What is known of it from an earlier call, other ranks may not know.
+            vars(value).pop("_total", None)
             # With several types, `divide` has marked them, or the keys of a dict tell.
             if one_type and value.dim():
                 # A rank may have marked a tensor in an earlier call that is new on another rank.

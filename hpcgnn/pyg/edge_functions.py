@@ -36,6 +36,9 @@ _MAKES = words("new_zeros new_ones new_full new_empty")
 _OF_TARGETS = words("max sort argsort _convert_indices_from_coo_to_csr")
 """Functions of targets whose results only pick or count own rows."""
 
+_OF_LAST = words("item __int__ __index__ add __add__ __radd__")
+"""Functions of the last target, which make a size of it."""
+
 _NORMS = ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -92,11 +95,15 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
             "masked_select",
         ):
             return _like(first, row_functions.run(index.share, name, func, plain(args), kwargs))
+        if not first.dim() and name in _OF_LAST:
+            number = func(*plain(args), **kwargs)
+            return _like(first, number) if isinstance(number, Tensor) else number
     elif name in _HANDLERS and not isinstance(first, Index):
         return _HANDLERS[name](fetched, name, bound(name, args, kwargs))
     if name in _OF_TARGETS and _only_targets((*args, *kwargs.values())):
-        if name == "max" and not index.plain.numel():
-            return torch.tensor(-1)
+        if name == "max" and isinstance(first, TargetIndex) and len(args) == 1 and not kwargs:
+            # Layers make the number of their rows of it, those without edges included.
+            return TargetIndex.of(torch.tensor(len(first.share.node_ids) - 1), first.share)
         if name == "max":
             with torch._C.DisableTorchFunction():
                 return func(*(value.detach() for value in plain(args)), **plain(kwargs))

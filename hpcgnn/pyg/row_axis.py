@@ -4,7 +4,8 @@ A tensor's shape does not tell it: a rank may have as many nodes as a layer has 
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, TypeAlias
+from functools import cache, wraps
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -49,6 +50,7 @@ def mark(
     tensor: Tensor, dim: int, times: int = 1, kind: Hashable = None, numbers: bool = False
 ) -> Tensor:
     """Mark an axis of a tensor as its rows, and return the tensor."""
+    vars(tensor).pop("_total", None)
     tensor._rows = Axis(dim, times, kind, numbers)  # type: ignore[attr-defined]
     return tensor
 
@@ -60,49 +62,47 @@ def are_numbers(value: Any) -> bool:
 
 
 class RowCount(int):
-    """The size of an axis with rows: a rank's number of rows times an integer, plus `more`.
+    """The size of an axis with rows over all ranks: `times` for each row, plus `more`.
 
-    In shapes it is the size on this rank; in arithmetic, and compared with other numbers, its value
-    is that of all ranks. It also equals a number that is its size on every rank.
+    It is `local` on this rank, which torch's functions get in its place. It also equals a number
+    that is `local` on every rank.
     """
 
-    size: int
+    local: int
     times: int
     more: int
     sums: RankSums
 
     @classmethod
-    def of(cls, size: int, times: int, sums: RankSums, more: int = 0) -> "RowCount":
-        """Return `size`, which has `times` entries for each row, plus `more`."""
-        count = cls(size + more)
-        count.size, count.times, count.more, count.sums = size, times, more, sums
+    def of(cls, total: int, local: int, times: int, more: int, sums: RankSums) -> Self:
+        """Return a count of these numbers; see the class."""
+        count = cls(total)
+        count.local, count.times, count.more, count.sums = local, times, more, sums
         return count
 
-    @property
-    @collective
-    def total(self) -> float:
-        """The size over all ranks."""
-        array = np.array([self.size], np.float64)
-        self.sums(array)
-        return float(array[0]) + self.more
+    def _linear(self, factor: int, other: int) -> "RowCount":
+        """Return the count times `factor` plus `other`."""
+        numbers = (int(self), self.local, self.more)
+        total, local, more = (number * factor + other for number in numbers)
+        return self.of(total, local, self.times * factor, more, self.sums)
 
     @override
     def __add__(self, other: Any) -> Any:
         if isinstance(other, RowCount):
-            return int(self) + int(other)
-        if isinstance(other, int):
-            return RowCount.of(self.size, self.times, self.sums, self.more + other)
-        return self.total + other if isinstance(other, float) else NotImplemented
+            total, local = int(self) + int(other), self.local + other.local
+            times, more = self.times + other.times, self.more + other.more
+            return self.of(total, local, times, more, self.sums)
+        return self._linear(1, other) if isinstance(other, int) else NotImplemented
 
     __radd__ = __add__
 
     @override
     def __neg__(self) -> Any:
-        return self * -1
+        return self._linear(-1, 0)
 
     @override
     def __sub__(self, other: Any) -> Any:
-        return self + -other if isinstance(other, (int, float)) else NotImplemented
+        return self + -other if isinstance(other, int) else NotImplemented
 
     @override
     def __rsub__(self, other: Any) -> Any:
@@ -112,57 +112,25 @@ class RowCount(int):
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, RowCount):
             return int(self) * int(other)
-        if isinstance(other, int):
-            return RowCount.of(self.size * other, self.times * other, self.sums, self.more * other)
-        return self.total * other if isinstance(other, float) else NotImplemented
+        return self._linear(other, 0) if isinstance(other, int) else NotImplemented
 
     __rmul__ = __mul__
 
     @override
     def __floordiv__(self, other: Any) -> Any:
-        if isinstance(other, RowCount):
-            return self.times // other.times
-        if type(other) is int and other and not (self.times % other or self.more % other):
-            return RowCount.of(
-                self.size // other, self.times // other, self.sums, self.more // other
-            )
-        return self.total // other
-
-    @override
-    def __rfloordiv__(self, other: Any) -> Any:
-        return other // self.total
-
-    @override
-    def __truediv__(self, other: Any) -> Any:
-        return self.total / float(other)
-
-    @override
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / self.total
-
-    @override
-    def __pow__(self, other: Any, modulus: None = None) -> Any:  # type: ignore[override]
-        return self.total**other
-
-    @override
-    def __float__(self) -> float:
-        return self.total
-
-    @override
-    def __mod__(self, other: Any) -> Any:
-        return int(self.total) % other
-
-    @override
-    def __bool__(self) -> bool:
-        return self.total != 0
+        numbers = (int(self), self.local, self.times, self.more)
+        if type(other) is int and other and not any(number % other for number in numbers[2:]):
+            total, local, times, more = (number // other for number in numbers)
+            return self.of(total, local, times, more, self.sums)
+        return int(self) // other
 
     @override
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, RowCount) or not isinstance(other, (int, float)):
+        if isinstance(other, RowCount) or not isinstance(other, int):
             return int.__eq__(self, other)
-        array = np.array([self.size, int(self) != other], np.float64)
-        self.sums(array)
-        return bool(array[0] + self.more == other or array[1] == 0)
+        differs = np.array([self.local != other], np.float64)
+        self.sums(differs)
+        return int(self) == other or differs[0] == 0
 
     @override
     def __ne__(self, other: object) -> bool:
@@ -170,33 +138,48 @@ class RowCount(int):
 
     __hash__ = int.__hash__
 
-    @override
-    def __lt__(self, other: Any) -> bool:
-        return bool(self.total < other)
 
-    @override
-    def __le__(self, other: Any) -> bool:
-        return bool(self.total <= other)
-
-    @override
-    def __gt__(self, other: Any) -> bool:
-        return bool(self.total > other)
-
-    @override
-    def __ge__(self, other: Any) -> bool:
-        return bool(self.total >= other)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        values = [value.total if isinstance(value, RowCount) else value for value in inputs]
-        return getattr(ufunc, method)(*values, **options)
+def localized(value: Any) -> Any:
+    """Return an argument of a torch function with sizes on this rank in place of counts."""
+    if isinstance(value, RowCount):
+        return value.local
+    if type(value) in (list, tuple, torch.Size):
+        return type(value)(map(localized, value))
+    if isinstance(value, slice):
+        return slice(*map(localized, (value.start, value.stop, value.step)))
+    return value
 
 
+@cache
+def with_local_sizes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a torch function that takes counts of rows as sizes on this rank."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        named = {name: localized(value) for name, value in kwargs.items()}
+        return function(*map(localized, args), **named)
+
+    return call
+
+
+def total_rows(tensor: Tensor) -> list[int]:
+    """Return the number of a tensor's rows on all ranks, empty before it is known; changeable."""
+    known: list[int] = vars(tensor).setdefault("_total", [])
+    return known
+
+
+@collective
 def sizes(tensor: Tensor, sums: RankSums) -> torch.Size:
     """Return the shape of a tensor, with a `RowCount` as its size along its rows."""
     rows, shape = rows_of(tensor), tensor.shape
     if rows is None:
         return shape
-    count = RowCount.of(shape[rows.dim], rows.times, sums)
+    local, known = shape[rows.dim], total_rows(tensor)
+    if not known:
+        number = np.array([local // rows.times], np.float64)
+        sums(number)
+        known.append(int(number[0]))
+    count = RowCount.of(known[0] * rows.times, local, rows.times, 0, sums)
     return torch.Size((*shape[: rows.dim], count, *shape[rows.dim + 1 :]))
 
 

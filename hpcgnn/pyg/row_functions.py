@@ -27,6 +27,7 @@ from hpcgnn.pyg.row_axis import (
     mark,
     rows_of,
     sizes,
+    total_rows,
     with_rows,
 )
 from hpcgnn.spmd import collective
@@ -101,6 +102,8 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
     """Call a torch function, over the rows of all ranks if it joins rows."""
     if name in ("size", "shape"):
         return _size(share, args, kwargs)
+    if name == "__len__" and axis_of(args[0]) == 0:
+        raise InputError("torch.__len__: len(x) counts a rank's rows; write x.size(0)")
     values = (*args, *kwargs.values())
     rows = [tensor for tensor in _tensors(values) if rows_of(tensor) is not None]
     if not rows and not _counts(values):
@@ -171,6 +174,8 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
         for out, axis in zip(outs, _axes(name, func, args, kwargs, rows, outs), strict=True):
             if axis is not None:
                 mark(out, axis.dim, axis.times, _kind(name, rows))
+                if rows and name not in _PICKS and not _counts(values):
+                    out._total = total_rows(rows[0])  # type: ignore[attr-defined]
         keeps = name in SAME_NUMBERS | _PICKS and are_numbers(args[0])
         if keeps or name in ("nonzero", "arange") or (groups and _orders_rows(name, args, kwargs)):
             # Of a sort, the order is the last result.
@@ -193,20 +198,22 @@ def _kind(name: str, rows: list[Tensor]) -> Hashable:
 
 
 def _size(share: RowShare, args: Any, kwargs: Any) -> Any:
-    shape = sizes(args[0], share.sums)
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    return shape[dim] if isinstance(dim, int) else shape
+    x, dim = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if dim is None:
+        return sizes(x, share.sums)
+    return sizes(x, share.sums)[dim] if dim % x.dim() == axis_of(x) else x.shape[dim]
 
 
 def _numel(share: RowShare, x: Tensor) -> int:
     rows = rows_of(x)
     assert rows is not None
     others = torch.Size([size for dim, size in enumerate(x.shape) if dim != rows.dim]).numel()
-    return RowCount.of(x.numel(), rows.times * others, share.sums)
+    count: int = sizes(x, share.sums)[rows.dim] * others
+    return count
 
 
 def _total(value: Any) -> Any:
-    return value.total if isinstance(value, RowCount) else value
+    return float(value) if isinstance(value, RowCount) else value
 
 
 def _counts(values: Any) -> bool:

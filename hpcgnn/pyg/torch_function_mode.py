@@ -20,7 +20,7 @@ from hpcgnn.pyg import row_functions
 from hpcgnn.pyg.edge_functions import ADDS, added, bound, call, held
 from hpcgnn.pyg.edges import EdgeList, EdgeShare, RowShare, name_of, words
 from hpcgnn.pyg.ghosts import refuse_checkpoints
-from hpcgnn.pyg.row_axis import axis_of, kind_of, mark
+from hpcgnn.pyg.row_axis import axis_of, kind_of, mark, with_local_sizes
 from hpcgnn.spmd import collective
 
 _DRAWS = words(
@@ -73,17 +73,18 @@ class OverRanks(TorchFunctionMode):
             )
         if name in _DRAWS:
             raise row_functions.draws(name)
+        local = with_local_sizes(func)
         if name == "dropout" and func is functional.dropout:
             return self._dropout(**bound(name, args, kwargs))
         if name == "batch_norm" and func is functional.batch_norm:
-            return self._batch_norm(func, BatchNormArguments(**bound(name, args, kwargs)))
+            return self._batch_norm(local, BatchNormArguments(**bound(name, args, kwargs)))
         if name == "instance_norm" and func is functional.instance_norm:
-            return self._instance_norm(func, args, kwargs)
+            return self._instance_norm(local, args, kwargs)
         if held((*args, *kwargs.values())) is not None:
-            return call(self.fetched, name, func, args, kwargs)
+            return call(self.fetched, name, local, args, kwargs)
         if name in ADDS and (over := added(self._share, name, args, kwargs)) is not None:
             return over
-        return row_functions.run(self._share, name, func, args, kwargs)
+        return row_functions.run(self._share, name, local, args, kwargs)
 
     @collective
     def fetched(self, share: EdgeShare, x: Tensor, dim: int) -> Tensor:

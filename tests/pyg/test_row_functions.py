@@ -1,5 +1,6 @@
 """Sizes that are equal by chance do not change which axis of a tensor has rows."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import torch_geometric.nn as geometric
 from torch import Tensor, nn
 from torch.overrides import get_testing_overrides
 from torch.utils.checkpoint import checkpoint
+from torch_geometric.utils import degree, scatter, softmax
 
 from hpcgnn import InputError
 from hpcgnn.comm import ProcessGrid
@@ -35,7 +37,7 @@ class Turns(nn.Module):
         x = x.permute(2, 1, 0) - x.permute(2, 1, 0).mean(0) + x.amax(0).t()[..., None]
         x = x.transpose(0, 2).reshape(-1, size).tanh().view(-1, 2 * size).view(x.shape[-1], 2, -1)
         x = x.softmax(-1) * x.softmax(1) + x.sum((0, 1)) / rows
-        x = torch.cat([x, x.new_ones(rows, 2, size), torch.zeros(len(x), 2, size)], 1).sum(1)
+        x = torch.cat([x, x.new_ones(rows, 2, size), torch.zeros(rows, 2, size)], 1).sum(1)
         wide = torch.zeros(size, x.size(0)).t() + self.last(x)
         return wide + torch.zeros_like(wide).index_add(0, edges[1], wide[edges[0]])
 
@@ -71,14 +73,34 @@ class Counts(nn.Module):
         return x * joined + float(np.sqrt(rows)) + 1 / (3 - rows * 2)
 
 
+class Reads(nn.Module):
+    """Numbers of rows of all ranks read by Python, by its modules, by numpy and by layers."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        rows, ends, target = x.size(0), edges.size(1), edges[1]
+        numbers = [
+            *(math.log(rows), math.log2(ends), math.sqrt(rows), math.gcd(rows, 38)),
+            *(1.0 / rows, 0.5 * rows, 2.0 - rows, 1.01**rows, 100 % rows, rows > 18.5, rows & 6),
+            *(int(rows), round(rows), abs(-rows), float(str(rows)), divmod(rows, 7)[1]),
+            *(ends / (rows * (rows - 1)), (rows + ends) / 7, ends // rows, len(range(rows))),
+            *(math.prod(x.shape), float(np.prod(x.shape))),
+        ]
+        own = degree(target, rows) + 2 * degree(edges[0], num_nodes=rows)
+        summed = scatter(softmax(x[edges[0]], target) * x[target], target, dim_size=rows)
+        scaled = x * (own.mean() + own.max() + own.log1p().mean()) + own[:, None] + summed
+        return scaled[:, None] * torch.tensor([float(number) for number in numbers])[:, None]
+
+
 class Compares(nn.Module):
     """Branches on sizes, which are those of all ranks: one without rows must not leave early."""
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         if x.size(0) <= 1 or edges.size(1) == 0 or not x.size(0) or edges.numel() == 0:
             return x * 7
-        assert x.size(0) == len(x)
-        assert x.shape == (len(x), WIDTH)
+        with torch._C.DisableTorchFunction():
+            own = len(x)
+        assert x.size(0) == own
+        assert x.shape == (own, WIDTH)
         large = (x.size(0) > NUM_NODES - 1) + 2 * (x.size(0) == NUM_NODES) + 4 * (x.size(0) != 5)
         return large * (x - x.mean(0)) + min(x.size(0), 7)
 
@@ -118,6 +140,7 @@ CASES: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     "turns": (Turns, "x edges"),
     "spreads": (lambda _: Spreads(), "x edges"),
     "counts": (lambda _: Counts(), "x edges"),
+    "reads": (lambda _: Reads(), "x edges"),
     "compares": (lambda _: Compares(), "x edges"),
     "picks": (lambda _: Picks(), "x kind edges"),
     "times": (lambda _: Times(), "x kind edges"),
@@ -154,9 +177,9 @@ def test_sizes_equal_to_those_of_a_rank(comm: MPI.Intracomm, once: bool) -> None
 REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "cdist": lambda x: torch.cdist(x, x),
     "layer_norm": lambda x: nn.functional.layer_norm(x.t(), (x.size(0),)),
-    "item": lambda x: x[:, 0].item() if len(x) == 1 else x.tolist(),
+    "item": lambda x: x[:, 0].item() if x.size(0) == 1 else x.tolist(),
     "median": lambda x: x.median(0),
-    "linear": lambda x: nn.functional.linear(x.t(), torch.ones(3, len(x))),
+    "linear": lambda x: nn.functional.linear(x.t(), torch.ones(3, x.size(0))),
     "__getitem__": lambda x: x[0],
     "mse_loss": lambda x: nn.functional.mse_loss(x, x * 2),
     "unbind": lambda x: sum(x.unbind()),
@@ -174,7 +197,7 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "reshape": lambda x: x.t().reshape(-1, WIDTH),
     "flatten": lambda x: torch.stack([x, x]).flatten(0, 1),
     "repeat": lambda x: x.repeat(2, 1).view(-1, 2, WIDTH),
-    "as_strided": lambda x: x.as_strided((len(x), WIDTH), (1, len(x))),
+    "as_strided": lambda x: x.as_strided(x.shape, (1, x.size(0))),
     "__getitem__ ": lambda x: x[:2],
     "__getitem__  ": lambda x: x[torch.tensor([0])],
     "__getitem__   ": lambda x: x[(x[:, 0] > 0).long()],
@@ -183,6 +206,7 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "index_select": lambda x: x.index_select(0, torch.tensor([0])),
     "index_add": lambda x: x.index_add(0, torch.tensor([0]), torch.ones(1, WIDTH)),
     "mul": lambda x: x * torch.arange(x.size(0))[:, None],
+    "__len__": lambda x: x / len(x),
     "embedding": lambda x: nn.functional.embedding(torch.arange(x.size(0)), torch.ones(99, 2)),
     "eye": lambda x: torch.eye(x.size(0), WIDTH),
     "__getitem__    ": lambda x: x[x.max(0).indices],
@@ -205,6 +229,7 @@ def test_what_joins_rows_is_refused(name: str) -> None:
 
 
 OF_EDGES: dict[str, Callable[[Tensor], Any]] = {
+    "__rdiv__": lambda edges: 1 / (edges[1].max() + 1),
     "mul": lambda edges: edges[1] * 2.0,
     "remainder": lambda edges: edges[1] % 2,
     "lt": lambda edges: edges[1] < 5,

@@ -153,7 +153,7 @@ class Pools(nn.Module):
     """A module that joins the rows of all nodes, as models do."""
 
     def forward(self, x: Tensor, start: Tensor, edges: Tensor) -> Tensor:
-        batch = x.new_zeros(len(x), dtype=torch.long)
+        batch = x.new_zeros(x.size(0), dtype=torch.long)
         groups = x.new_zeros(1, WIDTH).index_add_(0, batch, x)
         joined = x.mean(0) + x.amax(0) - x.sum(0, keepdim=True) + x.std(0) * groups
         joined = joined + torch.einsum("nf,nf->f", x, start) + x.norm(dim=0) + x.max(dim=-2)[0]
