@@ -10,7 +10,8 @@ from hpcgnn.errors import InputError
 ANSWER = "hpcgnn-answers"
 """The word that a host prints in answer to a ping."""
 
-_PLACEHOLDER = re.compile(r"\{(hosts|slots|nodes|ranks|per_host)\}")
+_NAMES = ("hosts", "slots", "nodes", "ranks", "per_host")
+_PLACEHOLDER = re.compile(rf"\{{({'|'.join(_NAMES)})\}}")
 _PROGRAM = re.compile(r"hpcgnn|python[\d.]*")
 _SAYS_HOSTS = ("{hosts}", "{slots}")
 
@@ -52,8 +53,8 @@ class Template:
     def of(cls, words: Sequence[str], num_hosts: int) -> "Template":
         """Return the template from the words of a command.
 
-        Raises `InputError` if no word starts hpcgnn, or there are several hosts without a
-        placeholder for them.
+        Raises `InputError` if no word starts hpcgnn, if a placeholder is unknown, or if there are
+        several hosts without a placeholder for them.
         """
         starts = (n for n, word in enumerate(words) if _PROGRAM.fullmatch(Path(word).name))
         if (first := next(starts, None)) is None:
@@ -62,6 +63,10 @@ class Template:
                 "after --, for example -- mpiexec --host {slots} -n {ranks} hpcgnn train run.toml"
             )
         launcher = words[:first]
+        for name in re.findall(r"\{([a-z_]+)\}", " ".join(launcher)):
+            if name not in _NAMES:
+                known = ", ".join(f"{{{each}}}" for each in _NAMES)
+                raise InputError(f"{{{name}}} is no placeholder; take one of {known}")
         if num_hosts > 1 and not any(option in word for word in launcher for option in _SAYS_HOSTS):
             raise InputError(
                 f"{num_hosts} hosts, but no placeholder for them: give the launcher {{hosts}} or "

@@ -227,6 +227,10 @@ def test_says_what_it_does(supervise: Supervise, capsys: pytest.CaptureFixture[s
             ["mpiexec", "-n", "{ranks}", "hpcgnn", "train"],
             "3 hosts, but no placeholder for them: give",
         ),
+        (
+            ["mpiexec", "--host", "{slots}", "-n", "{rank}", "hpcgnn"],
+            r"^\{rank\} is no placeholder",
+        ),
         (["mpiexec", "{hosts}", "hpcgnn", "run.resume=never"], "run.resume=never: each start"),
         (["mpiexec", "{hosts}", "hpcgnn", "my.toml"], "run.resume=never: each start"),
         (["no-such-launcher", "{hosts}", "python3.12", "-m"], "no-such-launcher: No such file"),
