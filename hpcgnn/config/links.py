@@ -60,7 +60,10 @@ class LinksConfig:
         "dot", f"score of two nodes' embeddings: {', '.join(SCORERS)}", values=tuple(SCORERS)
     )
     loss: str = option(
-        "cross_entropy", f"loss of the scores: {', '.join(LINK_LOSSES)}", values=tuple(LINK_LOSSES)
+        "cross_entropy",
+        f"loss of the scores: {', '.join(LINK_LOSSES)}; logistic: the mean "
+        "over edges plus that over negatives",
+        values=tuple(LINK_LOSSES),
     )
     margin: Positive = option(
         1.0, "by which an edge should exceed a negative", only_with={"loss": ("margin",)}

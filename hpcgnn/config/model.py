@@ -93,7 +93,7 @@ class ModelConfig:
     activation: str = option(
         "relu", f"between layers: {', '.join(ACTIVATIONS)}", values=tuple(ACTIVATIONS)
     )
-    residual: bool = option(False, "add a layer's own input to its output")
+    residual: bool = option(False, "add a layer's own input to its output, before the norm")
     jumping: str = option(
         "none",
         "none; concat or max: a linear map of all layers' outputs gives the logits",

@@ -75,7 +75,8 @@ class TrainConfig:
     weight_decays: tuple[str, ...] = option(
         (),
         "weight decay of some weights, as ['layers.0.*=5e-4', '*bias=0']: patterns of the names in "
-        "model.safetensors, of which the last that fits counts; all other weights: weight_decay",
+        "model.safetensors, or of their ends after a dot, of which the last that fits counts; all "
+        "other weights: weight_decay",
     )
     momentum: Amount = option(0.9, "for sgd", read_with={"optimizer": ("sgd",)})
     nesterov: bool = option(False, "for sgd")
@@ -97,7 +98,11 @@ class TrainConfig:
         "steps after which linear, cosine and exponential reach gamma; 0: at the last epoch",
         only_with={"schedule": ("linear", "cosine", "exponential")},
     )
-    warmup_epochs: Natural = option(0, "epochs of linear warm-up")
+    warmup_epochs: Natural = option(
+        0,
+        "epochs n of linear warm-up, with 1/(n + 1), 2/(n + 1) ... of the rate; then the schedule "
+        "begins, but decay_steps count from the start",
+    )
     clip_norm: Amount = option(0.0, "largest norm of the gradient; 0: no clipping")
     label_smoothing: Chance = option(0.0, "in [0, 1)", traits=needs(Trait.CLASSES))
     label_augmentation: Chance = option(
