@@ -226,7 +226,7 @@ Job Id: 7.head
     queue = long
     Account_Name = mine
     Resource_List.select = 1:ncpus=2:mpiprocs=2
-    Resource_List.walltime = 00:03:0$NOTICE
+    ${NOTICE:+Resource_List.walltime = 00:03:0$NOTICE}
     Resource_List.filesystems = home:flare
 FACTS""",
     "qsub": 'printf \'%s\\n\' "$RESTARTS $FAULTS $ARGS" "$@" >submitted; echo 8.head',
@@ -275,16 +275,17 @@ def run_job(script: str, folder: Path, environment: dict[str, str], stop: int) -
     return process.returncode, errors
 
 
-@pytest.mark.parametrize("signalled", [False, True])
+# The walltime ends this many seconds after the notice; a site may have no limit.
+@pytest.mark.parametrize(("notice", "signalled"), [("1", False), ("9", True), ("", True)])
 def test_pbs_job_submits_its_successor(
-    tmp_path: Path, stand_ins: dict[str, str], signalled: bool
+    tmp_path: Path, stand_ins: dict[str, str], notice: str, signalled: bool
 ) -> None:
-    # The walltime ends this many seconds after the notice.
-    stand_ins |= {"NOTICE": "9" if signalled else "1", "FAULTS": "3", "PBS_O_QUEUE": "route"}
+    stand_ins |= {"NOTICE": notice, "FAULTS": "3", "PBS_O_QUEUE": "route"}
     stop = signal.SIGTERM if signalled else 0
     status, errors = run_job("train.pbs", tmp_path, stand_ins, stop)
     assert (tmp_path / "started").read_text() == STARTED
     assert (tmp_path / "stopped").exists()
+    assert "train.pbs: line" not in errors
     if signalled:
         assert status == 75
         assert "deleted or preempted: submit it again" in errors
