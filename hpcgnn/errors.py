@@ -7,10 +7,15 @@ keeps its traceback.
 import contextlib
 import difflib
 import errno
+import os
 import platform
 import re
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import CodeType, FrameType
+from typing import Any, TypeVar
 
 USAGE_ERROR = 2
 """Exit status for an error in the user's input."""
@@ -27,6 +32,10 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that the user has interrupted (Ctrl-C)."""
+
+_SOON_S = 0.01
+_CALLED_BACK: set[CodeType] = set()
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class InputError(ValueError):
@@ -198,19 +207,62 @@ def paths_told() -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Leave the block with `SystemExit` at SIGTERM, so that half-written files are removed."""
+def called_back(function: _Function) -> _Function:
+    """Mark a function that C code calls back and that must not raise; see `exit_on_signals`."""
+    _CALLED_BACK.add(function.__code__)
+    return function
 
-    def leave(number: int, _frame: object) -> None:
+
+@contextlib.contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Leave the block at SIGTERM and SIGINT, so that half-written files are removed.
+
+    They raise `SystemExit` and `KeyboardInterrupt`: not in a function marked as `called_back`, but
+    soon after it, and again soon after if a finalizer or the callback of a weak reference, where
+    Python drops exceptions, was interrupted.
+    """
+    hook, timers = sys.unraisablehook, dict[int, threading.Timer]()
+
+    def repeat(number: int) -> None:
+        if number not in timers or not timers[number].is_alive():
+            timers[number] = threading.Timer(_SOON_S, os.kill, (os.getpid(), number))
+            timers[number].daemon = True
+            timers[number].start()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code in _CALLED_BACK:
+                repeat(number)
+                return
+            frame = frame.f_back
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         # Launchers repeat the signal; a second one must not interrupt the clean-up.
         signal.signal(number, signal.SIG_IGN)
         raise SystemExit(EXIT_TERMINATED)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    def dropped(unraisable: "sys.UnraisableHookArgs") -> None:
+        error = unraisable.exc_value
+        if isinstance(error, KeyboardInterrupt):
+            repeat(signal.SIGINT)
+        elif isinstance(error, SystemExit) and error.code == EXIT_TERMINATED:
+            signal.signal(signal.SIGTERM, leave)
+            repeat(signal.SIGTERM)
+        else:
+            hook(unraisable)
+
+    # Started in the background of a shell, a command is to ignore SIGINT.
+    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    numbers = [signal.SIGTERM, *[signal.SIGINT] * is_heard]
+    before = {number: signal.signal(number, leave) for number in numbers}
+    sys.unraisablehook = dropped
     try:
         yield
     finally:
-        # Training that has ended keeps its own handler.
-        if signal.getsignal(signal.SIGTERM) in (leave, signal.SIG_IGN):
-            signal.signal(signal.SIGTERM, before)
+        for timer in timers.values():
+            timer.cancel()
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            # Training that has ended keeps its own handler.
+            if signal.getsignal(number) in (leave, signal.SIG_IGN):
+                signal.signal(number, handler)

@@ -20,7 +20,7 @@ from hpcgnn.errors import (
     CollectiveExit,
     CollectiveInputError,
     InputError,
-    exit_on_sigterm,
+    exit_on_signals,
     lack_of_memory,
     one_line,
     paths_told,
@@ -65,7 +65,7 @@ def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     So does Ctrl-C. Any exception other than `InputError` passes through with its traceback.
     """
     try:
-        with faults_told(name), exit_on_sigterm(), paths_told():
+        with faults_told(name), exit_on_signals(), paths_told():
             status = main()
     except KeyboardInterrupt:
         _say_interrupted(name)
@@ -127,7 +127,7 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
     watchdog.name_rank(f"hpcgnn {name}", f"{world.rank} of {world.size}")
     watchdog.end_by(world.Abort)
     try:
-        with exit_on_sigterm(), paths_told():
+        with exit_on_signals(), paths_told():
             check_world(os.environ, world.size)
             status = main(world)
             sys.stdout.flush()

@@ -4,7 +4,8 @@ A process locks its temporary files and folders; those without a lock were left 
 
 HDF5 cannot survive a failed write: it keeps the block to try again, and crashes the process when
 the file is closed. So HDF5 never sees a failure. It writes through `OutputFile`, which remembers
-the first error and drops all later writes; the writer asks for that error after each step.
+the first error and drops all later writes; the writer asks for that error after each step. Nor do
+signals raise there (`hpcgnn.errors.called_back`).
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from typing import Self
 
 import numpy as np
 
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, called_back
 
 _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{12}\.tmp")
 _FOLDER = "hpcgnn-scratch-"
@@ -265,28 +266,35 @@ class OutputFile(io.RawIOBase):
                 return descriptor
             os.close(descriptor)
 
+    @called_back
     def readable(self) -> bool:
         return True
 
+    @called_back
     def writable(self) -> bool:
         return True
 
+    @called_back
     def seekable(self) -> bool:
         return True
 
+    @called_back
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = 0 if whence == os.SEEK_SET else os.fstat(self._descriptor).st_size
         self._position = base + offset
         return self._position
 
+    @called_back
     def tell(self) -> int:
         return self._position
 
+    @called_back
     def readinto(self, buffer: "memoryview[int]") -> int:  # type: ignore[override]
         count = os.preadv(self._descriptor, [buffer], self._position)
         self._position += count
         return count
 
+    @called_back
     def write(self, data: "memoryview[int]") -> int:  # type: ignore[override]
         view = memoryview(data)
         end = self._position + len(view)
@@ -313,6 +321,7 @@ class OutputFile(io.RawIOBase):
         except OSError as error:
             self.error = error
 
+    @called_back
     def truncate(self, size: int | None = None) -> int:
         size = self._position if size is None else size
         try:

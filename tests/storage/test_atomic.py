@@ -35,6 +35,47 @@ run_command("test", main)
 """
 
 
+IN_HDF5 = """
+import os, signal, sys, time
+from pathlib import Path
+import numpy as np
+from hpcgnn.commands.launch import run_command
+from hpcgnn.storage.files import HDF5Writer
+class Writer(HDF5Writer):
+    def _finish(self):
+        pass
+def main():
+    with Writer(Path(sys.argv[1])) as writer:
+        os.pwrite = interrupted
+        writer._write_column("/a", np.arange(1, 1 << 20))
+        writer._file.flush()
+        time.sleep(60)
+def interrupted(*words):
+    os.pwrite = write
+    signal.raise_signal(int(sys.argv[2]))
+    return write(*words)
+write = os.pwrite
+run_command("test", main)
+"""
+WHERE_EXCEPTIONS_ARE_DROPPED = """
+import signal, sys, time, weakref
+from pathlib import Path
+from hpcgnn.commands.launch import run_command
+from hpcgnn.storage.atomic import OutputFile
+class Value:
+    pass
+def main():
+    file, value = OutputFile(Path(sys.argv[1])), Value()
+    try:
+        called = weakref.ref(value, lambda _: signal.raise_signal(int(sys.argv[2])))
+        del value
+        time.sleep(60)
+    finally:
+        file.abandon()
+run_command("test", main)
+"""
+
+
 def stopped(script: str, output: Path, number: int) -> int:
     """Start a writer, end it by a signal while it writes, and return its status."""
     command = [sys.executable, "-c", script, str(output)]
@@ -91,6 +132,18 @@ def test_clean_reaches_outputs_that_nobody_writes_again(
 
 def test_sigterm_removes_what_is_half_written(tmp_path: Path) -> None:
     assert stopped(TERMINATED, tmp_path / "out.h5", signal.SIGTERM) == 128 + signal.SIGTERM
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("script", [IN_HDF5, WHERE_EXCEPTIONS_ARE_DROPPED], ids=["hdf5", "weak"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
+def test_signals_at_awkward_moments_end_a_command(
+    tmp_path: Path, script: str, number: signal.Signals
+) -> None:
+    words = [sys.executable, "-c", script, str(tmp_path / "out.h5"), str(int(number))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=50)
+    said = "hpcgnn test: interrupted\n" if number == signal.SIGINT else ""
+    assert (done.returncode, done.stderr) == (128 + number, said)
     assert names(tmp_path) == []
 
 
