@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -47,6 +48,12 @@ def test_fields_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path)
 def test_gradients_that_cancel_before_a_norm_round(tmp_path: Path) -> None:
     # Graph norm of two nearly equal nodes multiplies gradients by 300.
     case = draw_case(SEED, 689, [1])
+    assert oracle.run_case(MPI.COMM_SELF, case, tmp_path) == ("trained", [])
+
+
+def test_labels_hidden_in_sparse_features_change_in_all_copies(tmp_path: Path) -> None:
+    # After a few products of few columns, a matrix keeps a copy ordered by length.
+    case = replace(draw_case(SEED, 76, [2]), ranks=1)
     assert oracle.run_case(MPI.COMM_SELF, case, tmp_path) == ("trained", [])
 
 

@@ -86,12 +86,16 @@ class HiddenLabels:
             for table, table_rows, chosen in _tables(features, rows)
             if len(table_rows)
         ]
+        tables = [table for table, *_ in _tables(features, rows)]
+        self._sparse = [each.matrix for each in tables if isinstance(each, SparseFeatures)]
 
     def draw(self, key: DropoutKey) -> Tensor:
         """Hide labels in the features; return the mask (T,) of the training nodes to predict."""
         visible = torch.from_numpy(_visible(self._ids, self._share, key)).to(self._device)
         for table in self._tables:
             table.show(visible)
+        for matrix in self._sparse:
+            matrix.values_changed()
         return ~visible
 
 

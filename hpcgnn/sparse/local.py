@@ -244,6 +244,10 @@ class LocalCSR(_InMainMemory):
     def _narrow(self) -> NarrowProducts:
         return NarrowProducts(self.operand)
 
+    def values_changed(self) -> None:
+        """Forget copies of the values, which were changed in place."""
+        vars(self).pop("_narrow", None)
+
     @property
     def edges(self) -> kernels.Block:
         """The pattern for the attention kernels."""
