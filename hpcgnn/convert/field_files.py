@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import RankGroup
 from hpcgnn.convert.divide_input import OneReaderError
 from hpcgnn.convert.read.files import PARQUET
 from hpcgnn.convert.read.npy import open_npy
@@ -19,11 +18,9 @@ from hpcgnn.convert.source import ConvertOptions, GraphSource, NodeArrays, check
 from hpcgnn.convert.tables.node_rows import read_node_rows
 from hpcgnn.convert.tables.series import read_edge_series, read_series
 from hpcgnn.errors import InputError, instead_of
-from hpcgnn.spmd import collective
 
 _ROWS = 1 << 20
 _AXES = 3
-_ROUNDING = 1e-6
 _TABLES = (".csv", ".tsv", ".txt", *PARQUET)
 _FILES = ("positions", "node_weights", "times", "trajectories", "series", "edge_series")
 
@@ -79,23 +76,6 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
         keeps_places=of_edges,
         inputs=(*source.inputs, *files, *(Path(array.where) for array in fields)),
     )
-
-
-@collective
-def check_box(nodes: NodeArrays, ranks: RankGroup) -> None:
-    """Raise `InputError` if the positions of all ranks reach farther than their periods."""
-    if nodes.positions is None or len(nodes.box) != nodes.positions.shape[1]:
-        return
-    high = ranks.max(nodes.positions.max(0, initial=-np.inf))
-    low = -ranks.max((-nodes.positions).max(0, initial=-np.inf))
-    for axis, period in enumerate(nodes.box):
-        extent = high[axis] - low[axis]
-        if 0 < period * (1 + _ROUNDING) < extent:
-            raise InputError(
-                f"box {','.join(f'{each:g}' for each in nodes.box)}: on axis {axis} positions "
-                f"reach from {low[axis]:g} to {high[axis]:g}, farther than the period {period:g}; "
-                f"give at least {extent:g}, or 0 for none"
-            )
 
 
 def _mesh(source: GraphSource, options: ConvertOptions) -> tuple[dict[str, Any], dict[str, int]]:

@@ -457,7 +457,6 @@ def test_sparse_features_of_too_few_nodes_end_all_ranks(
         (("--nodes", "none.csv"), r"none\.csv: no such file"),
         (("--nodes", "none.npy"), r"none\.npy: no such file"),
         (("--box", "x"), "--box x: give the period"),
-        (("--positions", "{}/p.npy", "--box", "1.5"), "on axis 0 positions reach from 0 to 3,"),
         (("--format", "typed-edge-list", "--columns", "src,dst"), "a column called relation"),
         (("--format", "triples"), "needs three files whose names end with train"),
         (("--split-file", "a,b"), "--split-file a,b: give"),
@@ -485,7 +484,6 @@ def test_a_faulty_option_ends_all_ranks(
         (comm_tmp_path / "c").write_text("id,x,label\n1,0.5,0\n2,0.5,0\n")
         (comm_tmp_path / "d").write_text("id,x,y,label\n3,0.5,0.5,0\n")
         (comm_tmp_path / "e").write_text("id,x\n3,0.5\n")
-        np.save(comm_tmp_path / "p.npy", np.arange(4.0)[:, None])
     comm.barrier()
     words = tuple(word.replace("{}", str(comm_tmp_path)) for word in words)
     monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])

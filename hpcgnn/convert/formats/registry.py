@@ -11,7 +11,7 @@ from typing import Any
 from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import report
 from hpcgnn.convert.divide_input import OneReaderError
-from hpcgnn.convert.field_files import check_box, with_fields
+from hpcgnn.convert.field_files import with_fields
 from hpcgnn.convert.pipeline import Report, write_store
 from hpcgnn.convert.read.files import MATRIX_MARKET, PARQUET, read_pieces
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, NodeArrays
@@ -221,10 +221,7 @@ def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
     if name not in _TABLES and (options.nodes or options.split_files):
         source = _module().with_nodes(source, options)
     with options.ranks.agree():
-        source = with_fields(source, options)
-    with options.ranks.agree():
-        check_box(source.nodes, options.ranks)
-    return source
+        return with_fields(source, options)
 
 
 def _names() -> str:

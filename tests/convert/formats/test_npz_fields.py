@@ -33,7 +33,7 @@ def arrays(**changes: Any) -> dict[str, Any]:
         "src": np.arange(NODES),
         "dst": np.roll(np.arange(NODES), 1),
         "positions": rng.standard_normal((NODES, 3)),
-        "box": np.array([0, 20.0, 0]),
+        "box": np.array([0, 2.0, 0]),
         "node_weights": rng.random(NODES),
         "field_u": velocity,
         "unit_u": np.array("m/s"),
@@ -59,7 +59,7 @@ def check_by_id(store: GraphStore) -> None:
     np.testing.assert_array_equal(store.read_node_weights(0, NODES), given["node_weights"][ids])
     np.testing.assert_array_equal(store.times, given["times"])
     assert store.trajectory_starts.tolist() == [0, 3, STEPS]
-    assert store.box == (0, 20, 0)
+    assert store.box == (0, 2, 0)
     assert store.time_unit == "s"
     assert {info.name: info.unit for info in store.fields.values()} == {"u": "m/s", "count": ""}
     for step in range(STEPS):
@@ -86,7 +86,7 @@ def test_arrays_become_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         check_by_id(store)
     content = inspect_path(out, verify=True, quiet=True)
     said = dict(store_rows(content))
-    assert said["positions"] == "3 axes, periods 0 x 20 x 0 (0: none); nodes with weights"
+    assert said["positions"] == "3 axes, periods 0 x 2 x 0 (0: none); nodes with weights"
     assert said["fields"] == (
         "count (1 column, float64), u (3 columns, float32, m/s); 5 steps of 2 trajectories, "
         "0 to 2 s"
