@@ -686,7 +686,7 @@ class LinkReference(WholeReference):
     def _wrong(self, edges: _Edges, count: int, seeds: tuple[int, int]) -> np.ndarray:
         """Return (E, count) nodes of the targets' types, drawn uniformly.
 
-        Edges that are ranked do not draw their own target, unless it is the only node of its type.
+        No edge draws its own target, unless it is the only node of its type.
         """
         bits = mixed(edges.words[:, None], *seeds, np.arange(count)[None])
         draws, again = uniform(bits), uniform(mixed(bits.view(np.int64), 1))
@@ -696,7 +696,7 @@ class LinkReference(WholeReference):
         for row, target in enumerate(edges.targets.tolist()):
             alike = np.flatnonzero(types == types[target])
             wrong[row] = alike[np.minimum((draws[row] * len(alike)).astype(int), len(alike) - 1)]
-            if seeds[1] == _TESTED and len(alike) > 1:
+            if len(alike) > 1:
                 # The others, from the one behind the target on.
                 others = np.roll(alike, -int(np.searchsorted(alike, target)))[1:]
                 places = np.minimum((again[row] * len(others)).astype(int), len(others) - 1)
