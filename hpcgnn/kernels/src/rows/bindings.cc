@@ -326,10 +326,10 @@ LossGradient loss_gradient(const Logits& logits, std::optional<AnyVector>& facto
 void py_softmax_loss(const AnyMatrix& logits, const Offsets& labels, double smoothing,
                      OutVector& losses, std::optional<AnyVector> factors, double scale,
                      std::optional<OutMatrix> gradient, int threads, const std::string& isa) {
-  const Logits own = logits_of(logits);
-  const SoftmaxLoss arguments{.targets = softmax_targets(own, labels, smoothing, threads, isa),
-                              .losses = own.beside("losses", losses, 1),
-                              .gradient = loss_gradient(own, factors, scale, gradient)};
+  const Logits operand = logits_of(logits);
+  const SoftmaxLoss arguments{.targets = softmax_targets(operand, labels, smoothing, threads, isa),
+                              .losses = operand.beside("losses", losses, 1),
+                              .gradient = loss_gradient(operand, factors, scale, gradient)};
   nb::gil_scoped_release unlocked;
   softmax_loss(arguments);
 }
@@ -337,10 +337,10 @@ void py_softmax_loss(const AnyMatrix& logits, const Offsets& labels, double smoo
 void py_sigmoid_loss(const AnyMatrix& logits, const AnyMatrix& targets, OutVector& losses,
                      std::optional<AnyVector> factors, double scale,
                      std::optional<OutMatrix> gradient, int threads, const std::string& isa) {
-  const Logits own = logits_of(logits);
-  const SigmoidLoss arguments{.targets = sigmoid_targets(own, targets, threads, isa),
-                              .losses = own.beside("losses", losses, 1),
-                              .gradient = loss_gradient(own, factors, scale, gradient)};
+  const Logits operand = logits_of(logits);
+  const SigmoidLoss arguments{.targets = sigmoid_targets(operand, targets, threads, isa),
+                              .losses = operand.beside("losses", losses, 1),
+                              .gradient = loss_gradient(operand, factors, scale, gradient)};
   nb::gil_scoped_release unlocked;
   sigmoid_loss(arguments);
 }
@@ -397,20 +397,21 @@ void py_mapped_loss(const AnyMatrix& rows, const AnyMatrix& weight, std::optiona
                     std::optional<OutMatrix> for_rows, OutMatrix& for_weight,
                     std::optional<OutVector> for_bias, int threads, const std::string& half,
                     const std::string& isa) {
-  const MapOperands of(rows, weight, bias, for_rows, for_weight, for_bias, threads, half, isa);
-  std::optional<OutMatrix> whole;
-  const LossGradient gradient = loss_gradient(of.logits, factors, scale, whole);
-  void* const written = of.logits.beside("losses", losses, 1);
+  const MapOperands operands(rows, weight, bias, for_rows, for_weight, for_bias, threads, half,
+                             isa);
+  std::optional<OutMatrix> no_logits;
+  const LossGradient gradient = loss_gradient(operands.logits, factors, scale, no_logits);
+  void* const losses_data = operands.logits.beside("losses", losses, 1);
   const auto write = [&](const auto& loss) {
     nb::gil_scoped_release unlocked;
-    mapped_loss(of.map, loss, of.gradients);
+    mapped_loss(operands.map, loss, operands.gradients);
   };
   if (labels)
-    write(SoftmaxLoss{softmax_targets(of.logits, *labels, smoothing, threads, isa), written,
-                      gradient});
+    write(SoftmaxLoss{softmax_targets(operands.logits, *labels, smoothing, threads, isa),
+                      losses_data, gradient});
   else
-    write(
-        SigmoidLoss{sigmoid_targets(of.logits, targets.value(), threads, isa), written, gradient});
+    write(SigmoidLoss{sigmoid_targets(operands.logits, targets.value(), threads, isa), losses_data,
+                      gradient});
 }
 
 }  // namespace
